@@ -1,0 +1,73 @@
+"""Every sentence a user can meet when something fails.
+
+::
+
+    WhyidleError            exit 2: the user's input or usage
+    ├── EvidenceError       a file or folder that cannot be read as evidence
+    │   ├── NotFound
+    │   ├── UnreadableEvidence   broken: truncated, wrong encoding, bad JSON
+    │   ├── UnknownEvidence      sound, but no reader knows it
+    │   └── NothingRecorded      a trace that holds nothing to judge
+    ├── EvidenceConflict    files that cannot be one run
+    ├── UsageError          an argument that makes no sense
+    └── OutputError         a report that cannot be written
+    Bug                     exit 3: our fault
+
+Each message says what was tried, what was found, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class WhyidleError(Exception):
+    """Something the user can put right; its text is one to three lines."""
+
+    exit_code = 2
+
+
+class EvidenceError(WhyidleError):
+    """A file or folder that cannot be read as evidence."""
+
+    def __init__(self, path: str, found: str, next_step: str) -> None:
+        """Build the sentence from where, what was found there, and what to do."""
+        super().__init__(f"{path}: {found}.\n{next_step}")
+        self.path = path
+        self.found = found
+
+
+class NotFound(EvidenceError):
+    """There is nothing at the path."""
+
+    def __init__(self, path: str) -> None:
+        """Name the path that is missing."""
+        super().__init__(path, "no such file or folder", "Check the path and its spelling.")
+
+
+class UnreadableEvidence(EvidenceError):
+    """The file is broken: truncated, in a wrong encoding, or not valid JSON."""
+
+
+class UnknownEvidence(EvidenceError):
+    """The file is sound, but no reader knows what it is."""
+
+
+class NothingRecorded(EvidenceError):
+    """The trace is valid and holds nothing that could be judged."""
+
+
+class EvidenceConflict(WhyidleError):
+    """Files that were given together and cannot be one run."""
+
+
+class UsageError(WhyidleError):
+    """An argument that makes no sense; the message says which would."""
+
+
+class OutputError(WhyidleError):
+    """A report that cannot be written where the user asked."""
+
+
+class Bug(Exception):
+    """A broken promise inside whyidle, such as a ledger that does not add up."""
+
+    exit_code = 3
