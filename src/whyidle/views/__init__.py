@@ -1,0 +1,172 @@
+"""Facts that several causes share, each computed once per diagnosis and for all ranks at once."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import polars as pl
+
+from whyidle.errors import NothingRecorded
+from whyidle.model import DEVICE_KINDS, Evidence
+from whyidle.views import activity as activity_view
+from whyidle.views import windows as windows_view
+from whyidle.views.blame import (
+    Feeders,
+    blame_copies,
+    blame_empty,
+    blame_frame,
+    partition,
+)
+from whyidle.views.cpu_run import cpu_activity, cpu_windows
+from whyidle.views.host import Host, host
+from whyidle.views.nest import nest
+from whyidle.views.places import claims_of
+from whyidle.views.rules import Scene, all_rules
+from whyidle.views.states import States, states
+
+
+class Views:
+    """The shared facts of one piece of evidence; each is computed when first asked for."""
+
+    def __init__(self, evidence: Evidence, steps: windows_view.Steps | None = None) -> None:
+        """``steps`` (A, B) narrows the judged window to steps A up to, not including, B."""
+        self.evidence = evidence
+        self.facts = evidence.facts
+        self._steps = steps
+
+    @cached_property
+    def activity(self) -> pl.DataFrame:
+        """Device work with its state and launch; see views.activity and views.cpu_run."""
+        if self.has_device:
+            return self._device_activity
+        return cpu_activity(self.host, self._cpu_windows, self._device_activity)
+
+    @cached_property
+    def _device_activity(self) -> pl.DataFrame:
+        return activity_view.activity(self.evidence)
+
+    @cached_property
+    def _cpu_windows(self) -> pl.DataFrame:
+        return cpu_windows(self.evidence, self.marks)
+
+    @cached_property
+    def marks(self) -> pl.DataFrame:
+        """Recorded steps; see views.windows."""
+        return windows_view.marks(self.evidence, self._steps)
+
+    @cached_property
+    def windows(self) -> pl.DataFrame:
+        """The judged window of every device; see views.windows."""
+        if self.has_device:
+            return windows_view.windows(self.activity, self.marks)
+        return self._cpu_windows.drop("thread")
+
+    @cached_property
+    def states(self) -> States:
+        """The state of every device at every instant; see views.states."""
+        return states(self.activity, self.windows)
+
+    @cached_property
+    def host(self) -> Host:
+        """What every host thread was doing; see views.host."""
+        low, high = self._range
+        return host(nest(self.evidence, low, high), self._device_activity)
+
+    @cached_property
+    def blame(self) -> pl.DataFrame:
+        """Every empty and copy-only instant with its one activity; see views.blame."""
+        low, high = self._range
+        whole = partition(self.host, low, high)
+        empty, found = blame_empty(self.states, self.host, self.feeders, whole)
+        scene = Scene(self.states, self.host, found, self.activity, self.marks)
+        return blame_frame(
+            self.states, all_rules(empty, scene), found, blame_copies(self.states, self.host)
+        )
+
+    @cached_property
+    def feeders(self) -> Feeders:
+        """Per window, the stepping thread and the threads that launch, busiest first."""
+        calls = self.activity.filter(pl.col("caller").is_not_null())
+        counts = calls.group_by("rank", "caller").len().sort("len", descending=True)
+        stepping: dict[int, int] = {}
+        others: dict[int, list[int]] = {}
+        for window, row in enumerate(self.windows.iter_rows(named=True)):
+            mine = counts.filter(pl.col("rank").eq_missing(row["rank"]))["caller"].to_list()
+            marked = self.marks.filter(pl.col("rank").eq_missing(row["rank"]))["thread"].to_list()
+            first = marked[:1] or mine[:1]
+            if first:
+                stepping[window] = first[0]
+            others[window] = list(dict.fromkeys([*first, *mine]))
+        return Feeders(stepping, others)
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Whether any accelerator recorded work; without, the run is judged as a CPU run."""
+        return bool(self.evidence.table("spans")["kind"].is_in(DEVICE_KINDS).any())
+
+    def blamed(
+        self, *activities: str, level: str = "seen", state: str | None = None
+    ) -> pl.DataFrame:
+        """Claims for every empty or copy-only instant blamed on one of ``activities``."""
+        rows = self.blame.filter(pl.col("activity").is_in(activities))
+        if state is not None:
+            rows = rows.filter(pl.col("state") == state)
+        return claims_of(rows, self.host, level)
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        bounds = self.windows
+        return int(bounds["start_ns"].to_numpy().min()), int(bounds["end_ns"].to_numpy().max())
+
+    @property
+    def origin_ns(self) -> int:
+        """The earliest start of a window; instants in a diagnosis count from here."""
+        return self._range[0]
+
+    def steps_of(self, rank: int | None) -> pl.DataFrame:
+        """number, start_ns, end_ns of the steps of a rank."""
+        mine = self.marks.filter(pl.col("rank").eq_missing(rank))
+        return mine.select("number", "start_ns", "end_ns").sort("start_ns")
+
+    @cached_property
+    def unrecorded_s(self) -> list[float]:
+        """Per window, empty seconds that are likely work the recorder dropped."""
+        rows = self.blame.filter(pl.col("activity") == "unrecorded")
+        took = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).sum().alias("took")
+        sums = rows.group_by("rank", "device").agg(took)
+        joined = self.windows.join(sums, on=["rank", "device"], how="left", nulls_equal=True)
+        return joined["took"].fill_null(0.0).to_list()
+
+    def check(self) -> None:
+        """Raise NothingRecorded when there is nothing to judge."""
+        if self.windows.height:
+            return
+        path = self.evidence.sources[0].path if self.evidence.sources else "the evidence"
+        raise NothingRecorded(
+            path,
+            "it holds no device activity and no host activity of any length",
+            "Record with torch.profiler.profile(activities=[ProfilerActivity.CPU, "
+            "ProfilerActivity.CUDA]) around a few training steps.",
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the report should know about the evidence as a whole."""
+        found = []
+        if not self.has_device:
+            found.append(
+                "No accelerator activity was recorded, so this judges the CPU run: useful time is "
+                "time inside operators on the stepping thread. A trace recorded with "
+                "ProfilerActivity.CUDA on a GPU would show when the GPU idles and why."
+            )
+        if self.marks.height == 0:
+            found.append(
+                "No steps were marked; everything recorded is judged as one stretch. Call "
+                "prof.step() after each training step to get figures per step."
+            )
+        if self.has_device and not self.activity["launch"].is_not_null().any():
+            found.append(
+                "No call that launched device work was recorded, so empty time has no cause here. "
+                "Record with ProfilerActivity.CPU as well."
+            )
+        return found

@@ -1,0 +1,241 @@
+"""Every instant that a device was empty or only copying, given to exactly one activity.
+
+The frame has one row per interval, disjoint per device:
+
+========= ======== ======================================================================
+rank      Int32
+device    Int32
+start_ns  Int64
+end_ns    Int64
+state     Enum     "empty" or "copy"
+activity  Enum     one of ACTIVITIES
+span      Int64    index into the nest of the host span that shows it; -1 for none
+thread    UInt32   host thread blamed; null when none
+ender     UInt32   row of the device work that ended the empty interval; null when none
+launch    UInt32   row of the call that launched it; null when none
+piece     Int64    number of the empty interval; -1 while copying
+========= ======== ======================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from whyidle.intervals import Axis, Index, Ints, pairs
+from whyidle.views.activities import ACTIVITIES, ACTIVITY, CODE
+from whyidle.views.activity import COPY
+from whyidle.views.gaps import CALL, DELAY, LATE, Pieces, cut, parts, pieces
+from whyidle.views.host import Codes, Host
+from whyidle.views.states import States
+
+NOTHING = CODE["nothing"]
+MOST_FEEDERS = 4
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Blamed intervals as parallel arrays, on the device axis; the columns of the frame."""
+
+    start: Ints
+    end: Ints
+    activity: Codes
+    span: Index
+    thread: Index
+    piece: Index
+
+    def take(self, index: npt.NDArray[np.generic]) -> Segments:
+        """These rows only."""
+        return Segments(*(getattr(self, name)[index] for name in self.__dataclass_fields__))
+
+    def with_activity(self, where: npt.NDArray[np.bool_], activity: str) -> Segments:
+        """The same, with another activity where told."""
+        return replace(self, activity=np.where(where, CODE[activity], self.activity).astype(np.int8))
+
+
+def joined(many: list[Segments]) -> Segments:
+    """All segments in order of position."""
+    names = list(Segments.__dataclass_fields__)
+    whole = Segments(*(np.concatenate([getattr(s, n) for s in many]) for n in names))
+    return whole.take(np.argsort(whole.start, kind="stable"))
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Every instant of every thread: [start, end) on the nest's axis -> span, -1 for none."""
+
+    start: Ints
+    end: Ints
+    span: Index
+
+
+def partition(host: Host, low_ns: int, high_ns: int) -> Partition:
+    """The innermost spans with the holes between them filled."""
+    inner = host.innermost
+    threads = host.feeds.size
+    edges = host.nest.axis.put(np.arange(threads), np.full(threads, low_ns))
+    ends = host.nest.axis.put(np.arange(threads), np.full(threads, high_ns))
+    hole_start = np.sort(np.concatenate([edges, inner.end]))
+    hole_end = np.sort(np.concatenate([inner.start, ends]))
+    full = hole_end > hole_start
+    start = np.concatenate([inner.start, hole_start[full]])
+    order = np.argsort(start, kind="stable")
+    end = np.concatenate([inner.end, hole_end[full]])[order]
+    span = np.concatenate([inner.span, np.full(int(full.sum()), -1)])[order]
+    return Partition(start[order], end, span.astype(np.intp))
+
+
+@dataclass(frozen=True)
+class Feeders:
+    """Which threads may have kept another waiting, per rank, most likely first."""
+
+    stepping: dict[int, int]  # window -> thread that marks the steps or launches most
+    others: dict[int, list[int]]  # window -> threads that launch, most launches first
+
+
+def blame_empty(states: States, host: Host, feeders: Feeders, whole: Partition) -> tuple[Segments, Pieces]:
+    """Give every empty instant to one activity, before the rules that look at more than one."""
+    found = pieces(states)
+    split = parts(found)
+    thread = found.thread[split.piece]
+    stepping = np.array([feeders.stepping.get(g, -1) for g in range(states.windows.height)], dtype=np.intp)
+    tail = (thread < 0) & (found.ender[split.piece] < 0)
+    thread = np.where(tail, stepping[found.group[split.piece]], thread)
+    known = thread >= 0
+    late = known & (split.part == LATE)
+    call = known & (split.part == CALL)
+    rest = Segments(
+        split.start,
+        split.end,
+        np.where(split.part == DELAY, CODE["device_delay"], CODE["unknown"]).astype(np.int8),
+        np.full(split.start.size, -1, dtype=np.intp),
+        thread,
+        split.piece,
+    ).take(np.flatnonzero(~late & ~call))
+    asked = np.flatnonzero(late | call)
+    by_host = _on_threads(
+        states.axis, host, whole, found.group, split.start[asked], split.end[asked], thread[asked],
+        split.piece[asked],
+    )  # fmt: skip
+    by_host = _fed(states.axis, host, whole, found.group, by_host, feeders)
+    return joined([rest, by_host]), found
+
+
+def _on_threads(
+    axis: Axis, host: Host, whole: Partition, group: Index, start: Ints, end: Ints, thread: Index,
+    piece: Index,
+) -> Segments:  # fmt: skip
+    """What ``thread`` was doing in each interval: the innermost span at each instant."""
+    where = group[piece]
+    to_ns = axis.take(start, where), axis.take(end, where)
+    on_thread = host.nest.axis.put(thread, to_ns[0]), host.nest.axis.put(thread, to_ns[1])
+    left, right = pairs(on_thread, (whole.start, whole.end))
+    shift = start[left] - on_thread[0][left]
+    low = np.maximum(on_thread[0][left], whole.start[right]) + shift
+    high = np.minimum(on_thread[1][left], whole.end[right]) + shift
+    span = whole.span[right]
+    return Segments(low, high, activity_of(host, span), span, thread[left], piece[left])
+
+
+def activity_of(host: Host, span: Index) -> Codes:
+    """Activity of spans; "nothing" for -1."""
+    if host.activity.size == 0:
+        return np.full(span.shape, NOTHING, dtype=np.int8)
+    return np.where(span >= 0, host.activity[span], NOTHING).astype(np.int8)
+
+
+def _fed(
+    axis: Axis, host: Host, whole: Partition, group: Index, found: Segments, feeders: Feeders
+) -> Segments:
+    """Where the launching thread recorded nothing, what the thread that feeds it was doing."""
+    done = [found.take(np.flatnonzero(found.activity != NOTHING))]
+    open_ = found.take(np.flatnonzero(found.activity == NOTHING))
+    for choice in range(MOST_FEEDERS):
+        windows = range(max(feeders.others, default=-1) + 1)
+        other = np.array([_nth(feeders.others.get(g, []), choice) for g in windows], dtype=np.intp)
+        if open_.start.size == 0 or not np.any(other >= 0):
+            break
+        thread = other[group[open_.piece]]
+        ask = (thread >= 0) & (thread != open_.thread)
+        asked = open_.take(np.flatnonzero(ask))
+        told = _on_threads(
+            axis, host, whole, group, asked.start, asked.end, thread[ask], asked.piece
+        )
+        busy = told.activity != NOTHING
+        done.append(told.take(np.flatnonzero(busy)))
+        silent = told.take(np.flatnonzero(~busy))
+        # what nobody explains keeps the launching thread and its own (outer) span
+        own = _restored(silent, asked)
+        open_ = joined([open_.take(np.flatnonzero(~ask)), own])
+    return joined([*done, open_])
+
+
+def _restored(silent: Segments, asked: Segments) -> Segments:
+    at = np.searchsorted(asked.start, silent.start, side="right") - 1
+    if silent.start.size == 0:
+        return silent
+    return replace(silent, span=asked.span[at], thread=asked.thread[at])
+
+
+def _nth(values: list[int], index: int) -> int:
+    return values[index] if index < len(values) else -1
+
+
+def blame_copies(states: States, host: Host) -> Segments:
+    """Give every instant of copy alone to what launched the copy."""
+    at = np.flatnonzero(states.work["state"].to_numpy() == COPY)
+    start, end = cut(states.sets[COPY], states.start[at])
+    owner = at[np.maximum(np.searchsorted(states.start[at], start, side="right") - 1, 0)] if at.size else at
+    work = states.work
+    launch = host.nest.index_of(work["launch"].fill_null(2**32 - 1).to_numpy()[owner])
+    launch = np.where(work["launch"].is_null().to_numpy()[owner], -1, launch)
+    activity = activity_of(host, launch)
+    text = work["name"].cast(pl.String).to_numpy()[owner] if owner.size else np.zeros(0, dtype=str)
+    inbound = np.array(["HtoD" in t for t in text], dtype=bool)
+    weak = np.isin(activity, [NOTHING, CODE["op"], CODE["launch"], CODE["python"], CODE["sync"]])
+    activity = np.where(inbound & weak, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity))
+    thread = work["caller"].cast(pl.Int64).fill_null(-1).to_numpy()[owner].astype(np.intp)
+    piece = np.full(start.size, -1, dtype=np.intp)
+    return Segments(start, end, activity.astype(np.int8), launch.astype(np.intp), thread, piece)
+
+
+def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segments) -> pl.DataFrame:
+    """The frame that the module describes."""
+    whole = joined([empty, copying])
+    group = states.axis.group_of(whole.start)
+    piece = whole.piece
+    ender = np.where(piece >= 0, found.ender[piece] if found.ender.size else -1, -1)
+    rows = states.work["row"].to_numpy()
+    launches = states.work["launch"]
+    has = ender >= 0
+    at = np.maximum(ender, 0)
+    windows = states.windows
+    picked = launches.gather(at) if rows.size else pl.Series("launch", [], pl.UInt32)
+    data = pl.DataFrame(
+        {
+            "rank": windows["rank"].gather(group),
+            "device": windows["device"].gather(group),
+            "start_ns": states.axis.take(whole.start, group),
+            "end_ns": states.axis.take(whole.end, group),
+            "state": pl.Series(np.where(piece >= 0, 3, 2)).cast(pl.Int64),
+            "activity": pl.Series(whole.activity.astype(np.int64)),
+            "span": pl.Series(whole.span.astype(np.int64)),
+            "thread": pl.Series(whole.thread.astype(np.int64)),
+            "ender": pl.Series(rows[at] if rows.size else at).cast(pl.UInt32),
+            "launch": picked,
+            "piece": pl.Series(piece.astype(np.int64)),
+            "has": pl.Series(has),
+        }
+    )
+    return data.with_columns(
+        pl.col("state").replace_strict({2: "copy", 3: "empty"}, return_dtype=pl.String),
+        pl.Series("activity", np.array(ACTIVITIES)[whole.activity].astype(object), dtype=ACTIVITY)
+        if whole.activity.size
+        else pl.lit(None, ACTIVITY).alias("activity"),
+        pl.when(pl.col("thread") >= 0).then("thread").cast(pl.UInt32).alias("thread"),
+        pl.when(pl.col("has")).then("ender").alias("ender"),
+        pl.when(pl.col("has")).then("launch").alias("launch"),
+    ).drop("has")

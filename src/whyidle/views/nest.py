@@ -1,0 +1,134 @@
+"""How host spans nest: each span's parent, depth, and which span is innermost at each instant.
+
+Spans of one thread should nest, but rounding to microseconds and annotations that outlive their
+scope make some overlap partly; a span that outlasts the one it began in is cut to that one's end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from whyidle.intervals import Axis, Index, Ints
+from whyidle.model import HOST_KINDS, Evidence
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The host spans in order of (thread, start, longest first), as parallel arrays.
+
+    start, end: positions on ``axis`` (thread side by side), end cut to the parent's end.
+    parent: index of the enclosing span, -1 at the top. depth: 0 at the top.
+    levels: indices of each depth, outermost first.
+    """
+
+    spans: pl.DataFrame
+    axis: Axis
+    thread: npt.NDArray[np.uint32]
+    start: Ints
+    end: Ints
+    parent: Index
+    depth: npt.NDArray[np.int32]
+    levels: tuple[Index, ...]
+
+    def index_of(self, rows: npt.NDArray[np.uint32]) -> Index:
+        """Positions of span rows in the nest; -1 for rows that are not host spans in it."""
+        own = self.spans["row"].to_numpy()
+        order = np.argsort(own, kind="stable")
+        found = np.searchsorted(own[order], rows)
+        found = np.minimum(found, max(own.size - 1, 0))
+        if own.size == 0:
+            return np.full(rows.shape, -1, dtype=np.intp)
+        return np.where(own[order][found] == rows, order[found], -1).astype(np.intp)
+
+
+def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
+    """Nest the host spans that touch [low_ns, high_ns), cut to it."""
+    spans = evidence.table("spans").filter(
+        pl.col("kind").is_in(HOST_KINDS)
+        & pl.col("thread").is_not_null()
+        & (pl.col("end_ns") >= low_ns)
+        & (pl.col("start_ns") < high_ns)
+    )
+    spans = spans.select(
+        "row", "rank", "thread", "kind", "name", "external", "sequence", "correlation",
+        "shapes", "types", "stack",
+        pl.col("start_ns").clip(lower_bound=low_ns), pl.col("end_ns").clip(upper_bound=high_ns),
+    ).sort("thread", "start_ns", "end_ns", descending=[False, False, True], maintain_order=True)  # fmt: skip
+    thread = spans["thread"].to_numpy().astype(np.uint32)
+    threads = int(thread.max()) + 1 if thread.size else 0
+    axis = Axis(np.full(threads, low_ns), np.full(threads, high_ns))
+    start = axis.put(thread, spans["start_ns"].to_numpy())
+    end = axis.put(thread, spans["end_ns"].to_numpy())
+    parent, depth, levels, end = _levels(start, end)
+    return Nest(spans, axis, thread, start, end, parent, depth, levels)
+
+
+def _levels(
+    start: Ints, end: Ints
+) -> tuple[Index, npt.NDArray[np.int32], tuple[Index, ...], Ints]:
+    """Peel the outermost spans off, level by level; see Nest for what comes back."""
+    count = start.size
+    parent = np.full(count, -1, dtype=np.intp)
+    depth = np.zeros(count, dtype=np.int32)
+    end = end.copy()
+    rest = np.arange(count)
+    above = rest[:0]
+    levels: list[Index] = []
+    while rest.size:
+        if levels:
+            holder = above[np.searchsorted(start[above], start[rest], side="right") - 1]
+            parent[rest] = holder
+            end[rest] = np.minimum(end[rest], end[holder])
+        top = _outermost(start[rest], end[rest])
+        depth[rest] = len(levels)
+        above = rest[top]
+        levels.append(above)
+        rest = rest[~top]
+    return parent, depth, tuple(levels), end
+
+
+def _outermost(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
+    """Which spans begin outside every outermost span before them."""
+    reach = np.maximum.accumulate(end)
+    top = np.concatenate([[True], start[1:] >= reach[:-1]])
+    while True:
+        # a span that only partly overlaps an outermost one must not hide what follows it
+        holders = np.flatnonzero(top)
+        holder = holders[np.cumsum(top) - 1]
+        cut = np.minimum(end, np.maximum(end[holder], start))
+        reach = np.maximum.accumulate(cut)
+        again = np.concatenate([[True], start[1:] >= reach[:-1]])
+        if np.array_equal(again, top):
+            return top
+        top = again
+
+
+@dataclass(frozen=True)
+class Innermost:
+    """Each instant of each thread that lies in some span: [start, end) -> index of the span."""
+
+    start: Ints
+    end: Ints
+    span: Index
+
+
+def innermost(nested: Nest) -> Innermost:
+    """Flatten the nest: sorted, disjoint positions on its axis, with the innermost span."""
+    full = np.flatnonzero(nested.end > nested.start)
+    position = np.concatenate([nested.start[full], nested.end[full]])
+    after = np.concatenate([full, nested.parent[full]])
+    depth = nested.depth[full].astype(np.int64)
+    # at one instant: ends before starts, deeper ends first, shallower starts first
+    tie = np.concatenate([depth + 1_000_000, -depth])
+    order = np.lexsort((tie, position))
+    position, after = position[order], after[order]
+    if position.size < 2:
+        empty = np.zeros(0, dtype=np.int64)
+        return Innermost(empty, empty, np.zeros(0, dtype=np.intp))
+    start, end, span = position[:-1], position[1:], after[:-1]
+    keep = (end > start) & (span >= 0)
+    return Innermost(start[keep], end[keep], span[keep])

@@ -1,0 +1,353 @@
+"""Second look at blame: rules that need more than one span to name an activity.
+
+Each takes the segments of empty time and gives back segments that cover the same instants.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from whyidle.intervals import Index, Intervals, Ints, intersect, overlap_ns, subtract, union
+from whyidle.views import names
+from whyidle.views.activities import CODE, DISPATCH, READS
+from whyidle.views.activity import EMPTY
+from whyidle.views.blame import Segments, joined
+from whyidle.views.gaps import DELAY, Pieces, parts
+from whyidle.views.host import Host
+from whyidle.views.states import States
+
+NS = np.int64
+OUTLIER_NS, OUTLIER_RATIO = 1_000_000, 20
+"""A first runtime call this long, and this many times the median call, is the profiler's start."""
+RESTART_NS, RESTART_RATIO, RESTART_SETUP_NS = 20_000_000, 5, 5_000_000
+"""A loader wait this long, this many times the median, after this long a setup, is a restart."""
+LOOP_CALLS, LOOP_SHARE = 300, 0.5
+"""Tiny indexing operators per step, and their share of all operators, that make a Python loop."""
+_INDEXING = re.compile(
+    r"(^|: )(aten::)?(select|slice|index|index_put_|copy_|narrow|unbind|unsqueeze|squeeze|fill_"
+    r"|Select|Slice|Index|CopySlices|Unsqueeze|Squeeze)(Backward\d*)?$"
+)
+_SPIKES = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the rules look at: the device states, the host, the pieces, and where steps begin."""
+
+    states: States
+    host: Host
+    pieces: Pieces
+    activity: pl.DataFrame
+    marks: pl.DataFrame
+
+    def rank_code(self, ranks: pl.Series) -> npt.NDArray[np.int64]:
+        """Ranks as integers, an unknown rank as -1."""
+        return ranks.fill_null(-1).to_numpy().astype(NS)
+
+    def host_positions(self, index: Index, window: int) -> Intervals:
+        """Host spans as positions on the device axis of one window, cut to it."""
+        nest = self.host.nest
+        thread = nest.thread[index]
+        room = self.states.windows.row(window, named=True)
+        low, high = room["start_ns"], room["end_ns"]
+        start = np.clip(nest.axis.take(nest.start[index], thread), low, high)
+        end = np.clip(nest.axis.take(nest.end[index], thread), low, high)
+        group = np.full(index.size, window)
+        return self.states.axis.put(group, start), self.states.axis.put(group, end)
+
+    def of_rank(self, index: Index, window: int) -> Index:
+        """Those host spans that belong to the rank of a window."""
+        ranks = self.rank_code(self.host.nest.spans["rank"])
+        rank = self.states.windows["rank"][window]
+        return index[ranks[index] == (-1 if rank is None else rank)]
+
+    def spans_named(self, kind: str, rule: re.Pattern[str]) -> Index:
+        """Host spans of a kind whose name matches."""
+        spans = self.host.nest.spans
+        hit = (spans["kind"] == kind) & names.matching(spans["name"], rule.search)
+        return np.flatnonzero(hit.to_numpy())
+
+
+def all_rules(found: Segments, scene: Scene) -> Segments:
+    """Every rule, in the order in which later ones may rely on earlier ones."""
+    for rule in (profiler_start, unrecorded, cpu_roundtrip, python_loop, empty_cache, loader_restart):
+        found = rule(found, scene)
+    return lost_lead(found, scene)
+
+
+def profiler_start(found: Segments, scene: Scene) -> Segments:
+    """The first runtime call after the profiler starts may stall; that is not the user's loss.
+
+    So is the tail of the last step in which nothing at all was recorded.
+    """
+    nest = scene.host.nest
+    kinds = nest.spans["kind"].to_numpy()
+    calls = np.flatnonzero(kinds == "runtime")
+    hit = np.zeros(found.start.size, dtype=bool)
+    ranks = scene.rank_code(nest.spans["rank"])
+    begins = nest.axis.take(nest.start, nest.thread)
+    for rank in np.unique(ranks[calls]):
+        own = calls[ranks[calls] == rank]
+        first = own[np.argmin(begins[own])]
+        took = nest.end[own] - nest.start[own]
+        lasted = int(nest.end[first] - nest.start[first])
+        if lasted > OUTLIER_NS and lasted > OUTLIER_RATIO * max(float(np.median(took)), 1.0):
+            hit |= found.span == first
+    return found.with_activity(hit | _silent_tail(found, scene), "profiler")
+
+
+def _silent_tail(found: Segments, scene: Scene) -> npt.NDArray[np.bool_]:
+    nest = scene.host.nest
+    tail = scene.pieces.ender[found.piece] < 0
+    if scene.marks.height == 0 or not nest.start.size:
+        return np.zeros(found.start.size, dtype=bool)
+    quiet = np.zeros(found.start.size, dtype=bool)
+    marks = np.isin(nest.spans["row"].to_numpy(), scene.marks["row"].to_numpy())
+    ends = nest.axis.take(nest.end, nest.thread)
+    ranks = scene.rank_code(nest.spans["rank"])
+    for window, rank in enumerate(scene.rank_code(scene.states.windows["rank"])):
+        own = (ranks == rank) & ~marks
+        last = ends[own].max() if own.any() else np.iinfo(NS).min
+        at = scene.states.axis.put(np.array([window]), np.array([last], dtype=NS))[0]
+        quiet |= (scene.pieces.group[found.piece] == window) & (found.start >= at)
+    return tail & quiet & (found.activity == CODE["nothing"])
+
+
+def unrecorded(found: Segments, scene: Scene) -> Segments:
+    """Empty time in which the device very likely did work that the recorder dropped."""
+    pieces_, work = scene.pieces, scene.states.work
+    ender = pieces_.ender[found.piece]
+    graph = work["graph"].fill_null(value=False).to_numpy()
+    node = (ender >= 0) & (graph[np.maximum(ender, 0)] if graph.size else ender > 0)
+    found = found.with_activity(node & (found.activity == CODE["device_delay"]), "unrecorded")
+    dropped = _dropped_launches(scene)
+    waits = scene.spans_named("runtime", names.SYNCHRONISATIONS)
+    waits = np.union1d(waits, scene.spans_named("runtime", names.BLOCKING_COPIES))
+    blocked = [scene.host_positions(scene.of_rank(waits, g), g) for g in range(scene.states.windows.height)]
+    inside = union(*(np.concatenate(side) for side in zip(*blocked, strict=True)))
+    found = _relabel_inside(found, found.activity == CODE["unknown"], inside, "unrecorded")
+    late = ~np.isin(found.activity, [CODE["device_delay"], CODE["loader"]])
+    return _relabel_inside(found, late, dropped, "unrecorded")
+
+
+def _dropped_launches(scene: Scene) -> Intervals:
+    """Per piece, from the first to the last kernel launch of which no device work is known."""
+    launches = scene.spans_named("runtime", names.KERNEL_LAUNCHES)
+    known = scene.activity["launch"].drop_nulls().unique().to_numpy()
+    rows = scene.host.nest.spans["row"].to_numpy()
+    lost = launches[~np.isin(rows[launches], known)]
+    spread = [_spread(scene, scene.of_rank(lost, g), g) for g in range(scene.states.windows.height)]
+    return union(*(np.concatenate(side) for side in zip(*spread, strict=True)))
+
+
+def _spread(scene: Scene, lost: Index, window: int) -> Intervals:
+    start, end = scene.host_positions(lost, window)
+    pieces_ = scene.pieces
+    if start.size == 0 or pieces_.start.size == 0:
+        return start[:0], end[:0]
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    piece = np.searchsorted(pieces_.start, start, side="right") - 1
+    inside = (piece >= 0) & (start < pieces_.end[np.maximum(piece, 0)])
+    start, end, piece = start[inside], end[inside], piece[inside]
+    first = np.flatnonzero(np.diff(piece, prepend=-1))
+    last = np.concatenate([first[1:], [piece.size]])[: first.size] - 1
+    return start[first], np.minimum(end[last], pieces_.end[piece[last]]) if piece.size else end
+
+
+def _relabel_inside(
+    found: Segments, where: npt.NDArray[np.bool_], area: Intervals, activity: str
+) -> Segments:
+    """Give the part of the chosen segments that lies in ``area`` to another activity."""
+    touched = where & (overlap_ns(found.start, found.end, area) > 0)
+    chosen = found.take(np.flatnonzero(touched))
+    if chosen.start.size == 0:
+        return found
+    inside = intersect((chosen.start, chosen.end), area)
+    outside = subtract((chosen.start, chosen.end), area)
+    return joined(
+        [
+            found.take(np.flatnonzero(~touched)),
+            _pieces_of(chosen, inside).with_activity(np.ones(inside[0].size, dtype=bool), activity),
+            _pieces_of(chosen, outside),
+        ]
+    )
+
+
+def _pieces_of(whole: Segments, part: Intervals) -> Segments:
+    at = np.searchsorted(whole.start, part[0], side="right") - 1
+    return replace(whole.take(at), start=part[0], end=part[1])
+
+
+def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
+    """Results fetched to the host, worked on there, and sent back inside one step."""
+    pieces_, work = scene.pieces, scene.states.work
+    if work.height == 0:
+        return found
+    text = work["name"].cast(pl.String)
+    copies = (work["kind"] == "copy") & (work["bytes"].fill_null(1 << 20) > 8)
+    out = (copies & text.str.contains("DtoH") & ~_reads(scene)).to_numpy()
+    back = (copies & text.str.contains("HtoD")).to_numpy()
+    piece = (pieces_.before >= 0) & (pieces_.ender >= 0)
+    piece &= out[np.maximum(pieces_.before, 0)] & back[np.maximum(pieces_.ender, 0)]
+    loads = np.isin(np.arange(pieces_.start.size), found.piece[found.activity == CODE["loader"]])
+    piece &= ~loads & ~_crosses_step(scene)
+    soft = [CODE[name] for name in ("python", "op", "nothing", "scalar_read", "pageable_copy")]
+    return found.with_activity(piece[found.piece] & np.isin(found.activity, soft), "cpu_roundtrip")
+
+
+def _reads(scene: Scene) -> pl.Series:
+    """Per device work, whether it was launched inside .item()."""
+    launch = scene.states.work["launch"]
+    at = scene.host.nest.index_of(launch.fill_null(2**32 - 1).to_numpy())
+    operator = np.where(at >= 0, scene.host.nest.parent[at], -1)
+    names_ = scene.host.nest.spans["name"]
+    reads = names.matching(names_, READS.search).to_numpy()
+    return pl.Series((operator >= 0) & reads[np.maximum(operator, 0)])
+
+
+def _crosses_step(scene: Scene) -> npt.NDArray[np.bool_]:
+    crossed = np.zeros(scene.pieces.start.size, dtype=bool)
+    starts = scene.marks["start_ns"].to_numpy()
+    ranks = scene.rank_code(scene.marks["rank"])
+    for window, rank in enumerate(scene.rank_code(scene.states.windows["rank"])):
+        own = starts[ranks == rank]
+        at = np.sort(scene.states.axis.put(np.full(own.size, window), own))
+        inside = np.searchsorted(at, scene.pieces.end, "left") > np.searchsorted(
+            at, scene.pieces.start, "right"
+        )
+        crossed |= inside & (scene.pieces.group == window)
+    return crossed
+
+
+def python_loop(found: Segments, scene: Scene) -> Segments:
+    """Thousands of tiny indexing operators per step: a Python loop over elements."""
+    host = scene.host
+    spans = host.nest.spans
+    tops = np.flatnonzero(host.operator == np.arange(host.operator.size))
+    tiny = names.matching(spans["name"], _INDEXING.search).to_numpy()
+    steps = max(scene.marks.height, 1)
+    if tops.size == 0 or tiny[tops].sum() < LOOP_CALLS * steps or tiny[tops].mean() < LOOP_SHARE:
+        return found
+    operator = np.where(found.span >= 0, host.operator[found.span], -1)
+    looped = (operator >= 0) & tiny[np.maximum(operator, 0)]
+    soft = np.isin(found.activity, [CODE[a] for a in ("op", "launch", "python", "nothing")])
+    between = (operator < 0) & (found.activity != CODE["op"])
+    return found.with_activity(soft & (looped | between), "python_loop")
+
+
+_FREE = re.compile(r"^(cuda|hip)Free$|^(cu|hip)MemUnmap")
+
+
+def empty_cache(found: Segments, scene: Scene) -> Segments:
+    """Memory freed outside any operator in most steps: an explicit empty_cache()."""
+    host = scene.host
+    frees = scene.spans_named("runtime", _FREE)
+    frees = frees[host.operator[frees] < 0]
+    nest = host.nest
+    at = nest.axis.take(nest.start[frees], nest.thread[frees])
+    steps = scene.marks.sort("start_ns")
+    starts = steps["start_ns"].to_numpy()
+    if starts.size < 2 or frees.size == 0:
+        return found
+    hit = np.unique(np.searchsorted(starts, at, side="right"))
+    if np.count_nonzero(hit > 0) < max(2, starts.size / 2):
+        return found
+    return found.with_activity(found.activity == CODE["allocator"], "empty_cache")
+
+
+def loader_restart(found: Segments, scene: Scene) -> Segments:
+    """A first batch that is late because worker processes start again at an epoch's start."""
+    host = scene.host
+    nest = host.nest
+    waits = scene.spans_named("annotation", _SPIKES)
+    if waits.size < 3:
+        return found
+    took = nest.end[waits] - nest.start[waits]
+    slow = waits[(took > RESTART_NS) & (took > RESTART_RATIO * np.median(took))]
+    before = np.array([_quiet_before(host, index) for index in slow], dtype=NS)
+    restarts = slow[before > RESTART_SETUP_NS]
+    inside = np.isin(found.span, restarts) | np.isin(
+        nest.parent[np.maximum(found.span, 0)] * (found.span >= 0), restarts
+    )
+    return found.with_activity(inside & (found.activity == CODE["loader"]), "loader_restart")
+
+
+def _quiet_before(host: Host, index: int) -> int:
+    """Nanoseconds before a span in which its thread recorded no operator or call."""
+    inner = host.innermost
+    start = host.nest.start[index]
+    busy = host.activity[inner.span] != CODE["nothing"]
+    ends = inner.end[busy & (inner.end <= start)]
+    low = host.nest.axis.put(host.nest.thread[[index]], np.array([0]))[0]
+    return int(start - max(ends.max() if ends.size else low, low))
+
+
+def lost_lead(found: Segments, scene: Scene) -> Segments:
+    """Dispatch after a synchronisation is its loss, up to the launch lead it destroyed.
+
+    While the host waits, the device works off what was queued; without the wait the host would
+    have gone on queueing for just as long. That lead would have hidden as much later dispatch.
+    """
+    groups = [_one_window(found, scene, window) for window in range(scene.states.windows.height)]
+    return joined(groups) if groups else found
+
+
+def _one_window(found: Segments, scene: Scene, window: int) -> Segments:
+    host = scene.host
+    mine = np.flatnonzero(scene.pieces.group[found.piece] == window)
+    found = found.take(mine)
+    waits = np.union1d(
+        scene.spans_named("runtime", names.SYNCHRONISATIONS),
+        scene.spans_named("runtime", names.BLOCKING_COPIES),
+    ).astype(np.intp)
+    waits = scene.of_rank(waits, window)
+    kinds = [CODE[a] for a in ("scalar_read", "sync", "cpu_roundtrip", "pageable_copy")]
+    waits = waits[np.isin(host.activity[waits], kinds)]
+    start, end = scene.host_positions(waits, window)
+    order = np.argsort(end, kind="stable")
+    waits, start, end = waits[order], start[order], end[order]
+    lead = (end - start) - overlap_ns(start, end, scene.states.sets[EMPTY])
+    dispatch = np.isin(found.activity, [CODE[name] for name in DISPATCH])
+    index = np.flatnonzero(dispatch)
+    after = np.searchsorted(end, found.start[index], side="right") - 1
+    index, after = index[after >= 0], after[after >= 0]
+    if index.size == 0:
+        return found
+    return _charged(found, host, index, waits[after], lead[after], after)
+
+
+def _charged(
+    found: Segments, host: Host, index: Index, wait: Index, lead: Ints, group: Index
+) -> Segments:
+    took = found.end[index] - found.start[index]
+    total = np.cumsum(took) - took
+    first = np.concatenate([[True], group[1:] != group[:-1]])
+    used = total - np.maximum.accumulate(np.where(first, total, 0))
+    covered = np.clip(lead - used, 0, took)
+    chosen = found.take(index)
+    head = replace(
+        chosen,
+        end=chosen.start + covered,
+        activity=host.activity[wait],
+        span=wait,
+        thread=host.nest.thread[wait].astype(np.intp),
+    ).take(np.flatnonzero(covered > 0))
+    rest = replace(chosen, start=chosen.start + covered).take(np.flatnonzero(covered < took))
+    others = np.ones(found.start.size, dtype=bool)
+    others[index] = False
+    return joined([found.take(np.flatnonzero(others)), head, rest])
+
+
+def delays(found: Pieces) -> Ints:
+    """Nanoseconds of each piece that are the device's own delay."""
+    split = parts(found)
+    total = np.zeros(found.start.size, dtype=NS)
+    mine = split.part == DELAY
+    np.add.at(total, split.piece[mine], split.end[mine] - split.start[mine])
+    return total

@@ -1,0 +1,94 @@
+"""Which stretch of time is judged, per device, and the steps inside it.
+
+``marks``: one row per recorded step of a rank: rank, number, thread, start_ns, end_ns.
+``windows``: one row per device: rank, device, start_ns, end_ns (half open).
+"""
+
+from __future__ import annotations
+
+import re
+
+import polars as pl
+
+from whyidle.errors import UsageError
+from whyidle.model import HOST_KINDS, Evidence
+from whyidle.views import names
+
+_MARK = re.compile(r"^ProfilerStep#(\d+)$")
+Steps = tuple[int | None, int | None]
+
+
+def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
+    """Host events named ProfilerStep#N, first occurrence of each; ``steps`` keeps [A, B)."""
+    spans = evidence.table("spans")
+    host = spans.filter(pl.col("kind").is_in(HOST_KINDS) & names.matching(spans["name"], _MARK.match))
+    found = host.select(
+        "rank",
+        pl.col("name").cast(pl.String).str.slice(len("ProfilerStep#")).cast(pl.Int64).alias("number"),
+        "thread",
+        "start_ns",
+        "end_ns",
+        "row",
+    )
+    found = found.unique(["rank", "number", "start_ns"]).sort("rank", "start_ns")
+    return found if steps is None else _narrowed(found, steps)
+
+
+def _narrowed(found: pl.DataFrame, steps: Steps) -> pl.DataFrame:
+    first, stop = steps
+    kept = found
+    if first is not None:
+        kept = kept.filter(pl.col("number") >= first)
+    if stop is not None:
+        kept = kept.filter(pl.col("number") < stop)
+    if kept.height == 0:
+        recorded = found["number"].unique().sort().to_list()
+        text = f"{recorded[0]} to {recorded[-1]}" if recorded else "none"
+        raise UsageError(
+            f"--steps {first if first is not None else ''}:{stop if stop is not None else ''} "
+            f"leaves no step; steps recorded: {text}.\nGive A:B with A the first step to keep "
+            "and B the first to leave out."
+        )
+    return kept
+
+
+def windows(activity: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """The judged window of every device that did anything.
+
+    With marks: from the first mark's start, or the end of device work known to be launched
+    before it if later, to the end of the last mark or of the last device work not known to be
+    launched after it, whichever is later. Without: from first to last device activity.
+    """
+    bounds = marks.group_by("rank").agg(
+        pl.col("start_ns").min().alias("first_ns"), pl.col("end_ns").max().alias("last_ns")
+    )
+    work = activity.join(bounds, on="rank", how="left", nulls_equal=True)
+    early = pl.col("launch_ns") < pl.col("first_ns")
+    late = (pl.col("launch_ns") >= pl.col("last_ns")).fill_null(value=False)
+    per_device = work.group_by("rank", "device").agg(
+        pl.col("first_ns").first(),
+        pl.col("last_ns").first(),
+        pl.col("start_ns").min().alias("begin_ns"),
+        pl.col("end_ns").max().alias("finish_ns"),
+        pl.col("end_ns").filter(early).max().alias("drained_ns"),
+        pl.col("end_ns").filter(~late).max().alias("done_ns"),
+    )
+    marked = per_device.with_columns(
+        pl.coalesce(pl.max_horizontal("first_ns", "drained_ns"), "begin_ns").alias("start_ns"),
+        pl.when(pl.col("first_ns").is_null())
+        .then(pl.col("finish_ns"))
+        .otherwise(pl.max_horizontal("last_ns", "done_ns"))
+        .alias("end_ns"),
+    )
+    sound = pl.col("start_ns") < pl.col("end_ns")
+    return marked.select(
+        "rank",
+        "device",
+        pl.when(pl.col("first_ns").is_null())
+        .then(pl.col("begin_ns"))
+        .when(sound)
+        .then("start_ns")
+        .otherwise("begin_ns")
+        .alias("start_ns"),
+        pl.when(sound).then("end_ns").otherwise("finish_ns").alias("end_ns"),
+    ).sort("rank", "device")
