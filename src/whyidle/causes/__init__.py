@@ -1,0 +1,140 @@
+"""Finds the causes: one file each, by walking packages named by the entry point ``whyidle.causes``.
+
+Built-in causes come through the same door as a stranger's. A package registered there holds
+folders named after reasons (``data_loading``, ``memory``, ...); each module in them is a cause,
+and ``folder.module`` is its id.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from whyidle.diagnosis import REASONS, Finding, Remedy, Status
+from whyidle.errors import Bug
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from whyidle.model import Evidence, Facts
+    from whyidle.views import Views
+
+GROUP = "whyidle.causes"
+HEADS = ("Looks like", "How we tell", "Change", "May be wrong", "Sources")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One cause: its page and its functions, as its file declares them."""
+
+    id: str
+    module: ModuleType
+    title: str
+    status: Status
+    needs: tuple[str, ...]
+    summary: str
+    heads: dict[str, str]
+
+    @property
+    def reason(self) -> int:
+        """Number 1..7 of the reason for low utilisation it belongs to."""
+        return REASONS[self.id.split(".")[0]]
+
+    def claims(self, views: Views) -> pl.DataFrame:
+        """The intervals it says were lost; schema model.CLAIMS."""
+        found: pl.DataFrame = self.module.claims(views)
+        return found
+
+    def remedies(self, finding: Finding, facts: Facts) -> list[Remedy]:
+        """What to change, best first."""
+        found: list[Remedy] = self.module.remedies(finding, facts)
+        return found
+
+    def example(self) -> tuple[Evidence, float]:
+        """A tiny run with a planted loss, and its seconds."""
+        found: tuple[Evidence, float] = self.module.example()
+        return found
+
+
+def all_causes() -> dict[str, Cause]:
+    """Every cause that is installed and sound, by id, in order of id."""
+    return _discovered()[0]
+
+
+def broken_causes() -> dict[str, str]:
+    """Causes and packages that could not be imported or lack a part: name -> one line."""
+    return _discovered()[1]
+
+
+@lru_cache(maxsize=1)
+def _discovered() -> tuple[dict[str, Cause], dict[str, str]]:
+    found: dict[str, Cause] = {}
+    broken: dict[str, str] = {}
+    for package in _packages(broken):
+        for name, path in _modules(package):
+            if name in found or name in broken:
+                continue
+            try:
+                found[name] = declared(name, importlib.import_module(path))
+            except Exception as error:  # noqa: BLE001  a stranger's cause must not cost the report
+                broken[name] = f"{type(error).__name__}: {error}"
+    return dict(sorted(found.items())), broken
+
+
+def declared(name: str, module: ModuleType) -> Cause:
+    """A cause from its module. Raises Bug when the module lacks what a cause must have."""
+    for needed in ("TITLE", "NEEDS", "claims", "remedies", "example"):
+        if not hasattr(module, needed):
+            raise Bug(f"cause {name} ({module.__file__}) does not define {needed}")
+    text = (module.__doc__ or "").strip()
+    return Cause(
+        id=name,
+        module=module,
+        title=module.TITLE,
+        status=getattr(module, "STATUS", "preview"),
+        needs=tuple(module.NEEDS),
+        summary=text.split("\n\n")[0].replace("\n", " "),
+        heads=heads(text),
+    )
+
+
+def heads(text: str) -> dict[str, str]:
+    """The paragraphs of a cause's docstring by their head; a head that is absent is left out."""
+    found: dict[str, str] = {}
+    current: str | None = None
+    for paragraph in re.split(r"\n\s*\n", text)[1:]:
+        start = next((h for h in HEADS if paragraph.strip().startswith(h + ":")), None)
+        if start:
+            current = start
+            found[current] = paragraph.strip()[len(start) + 1 :].strip()
+        elif current:
+            found[current] += "\n\n" + paragraph.strip()
+    return found
+
+
+def _modules(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """(id, import path) of every cause below a package."""
+    for folder in pkgutil.iter_modules(package.__path__):
+        if folder.name not in REASONS or not folder.ispkg:
+            continue
+        inner = importlib.import_module(f"{package.__name__}.{folder.name}")
+        for entry in pkgutil.iter_modules(inner.__path__):
+            if not entry.name.startswith("_"):
+                yield f"{folder.name}.{entry.name}", f"{inner.__name__}.{entry.name}"
+
+
+def _packages(broken: dict[str, str]) -> Iterator[ModuleType]:
+    """The packages that hold causes; ours first, also when run from a source tree."""
+    yield importlib.import_module("whyidle.causes")
+    for point in sorted(entry_points(group=GROUP), key=lambda p: p.name):
+        try:
+            yield point.load()
+        except Exception as error:  # noqa: BLE001  as above
+            broken[f"{point.name} ({point.value})"] = f"{type(error).__name__}: {error}"

@@ -1,0 +1,83 @@
+"""The device waits because the data loader has no batch ready.
+
+Looks like: the GPU is empty at the start of every step while the training thread sits in the
+loader's ``__next__``; CPU cores idle; a faster GPU does not make the step faster.
+
+How we tell: the device is empty, and the thread that would launch the next work is inside the
+loader's ``__next__`` (``enumerate(DataLoader)#...`` or the same frame). Whatever runs inside that
+call, operators of a transform included, counts as loading.
+
+Change: give the loader more worker processes (``num_workers``), up to the cores this process may
+use; keep them alive between epochs (``persistent_workers=True``) and a few batches ahead
+(``prefetch_factor``). If workers already fill the cores, make a sample cheaper or pack the data.
+
+May be wrong: the trace shows that the loader was waited for, not which stage is slow: storage,
+decoding, a transform or collation look alike here. Workers compete with the training thread for
+cores, so the whole wait never comes back.
+
+Sources: DataLoader documentation of PyTorch; Mohan et al., Analyzing and Mitigating Data Stalls
+in DNN Training, VLDB 2021.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from whyidle.diagnosis import Finding, Remedy
+from whyidle.stories import Story
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from whyidle.model import Evidence, Facts
+    from whyidle.views import Views
+
+TITLE = "Waiting for the data loader"
+STATUS = "stable"
+NEEDS = ("blame",)
+
+
+def claims(views: Views) -> pl.DataFrame:
+    """Empty time during which the launching thread waited for a batch."""
+    return views.blamed("loader")
+
+
+def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
+    """More workers when the main process loads by itself; else a cheaper sample."""
+    single = any("_SingleProcessDataLoaderIter" in (place.op or "") for place in finding.where)
+    how = (
+        "The batch is built in the training process itself (num_workers=0). Start with "
+        "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True) and raise the "
+        "number while the step gets faster, at most to len(os.sched_getaffinity(0)) per process."
+        if single
+        else "Raise num_workers up to the cores this process may use "
+        "(len(os.sched_getaffinity(0))) and prefetch_factor to 4; when the cores are full, make "
+        "a sample cheaper: a faster decoder, fewer pixels, transforms on the GPU, packed shards."
+    )
+    return [
+        Remedy(
+            what="Load batches in more worker processes",
+            how=how,
+            safe=True,
+            why_safe="Batches stay the same; only who builds them changes. Random transforms draw "
+            "from per-worker seeds, and memory grows with every worker.",
+            effect={"kind": "loader_wait_removed", "share_removed": 1.0},
+            prove="Record the same steps again: the time in __next__ per step must shrink, and "
+            "the step by as much.",
+        )
+    ]
+
+
+def example() -> tuple[Evidence, float]:
+    """Three steps; in each the device waits 4 ms for the loader, then computes 5 ms."""
+    story = Story()
+    for number in range(3):
+        begin = number * 10_000
+        story.step(number, begin, begin + 10_000)
+        story.annotate(
+            "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 5000
+        )
+        story.op("aten::stack", begin + 1000, begin + 4000)
+        story.op("aten::conv2d", begin + 5000, begin + 5010)
+        story.launch("implicit_gemm", (begin + 5002, begin + 5008), (begin + 5008, begin + 10_000))
+    return story.evidence(), 3 * 5e-3

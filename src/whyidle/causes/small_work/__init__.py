@@ -1,0 +1,1 @@
+"""Too little parallel work: the launch queue runs dry."""

@@ -1,0 +1,167 @@
+"""The worst step of the device that lost most, small enough to draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from whyidle.diagnosis import Timeline, TimelineClaim, TimelineSpan
+from whyidle.ledger import Ledger
+from whyidle.model import CPU_DEVICE
+from whyidle.summary import device_name
+from whyidle.views import Views
+
+MOST_DEVICE_SPANS = 2000
+MOST_HOST_SPANS = 2500
+MOST_CLAIMS = 3000
+WITHOUT_STEPS_NS = 200_000_000
+"""Without step marks the stretch of this length that lost most is shown."""
+
+
+def timeline(ledger: Ledger, views: Views) -> Timeline | None:
+    """Spans and won claims of the step that lost most on the device that lost most."""
+    won = ledger.won
+    if views.windows.height == 0:
+        return None
+    sums = won.group_by("window").agg(pl.col("lost_s").sum()).sort("lost_s", "window", descending=[True, False])
+    number = sums["window"][0] if sums.height else 0
+    place = views.windows.row(number, named=True)
+    mine = won.filter(pl.col("window") == number)
+    step, low, high = _worst(mine, views, place)
+    spans, left_out = _spans(views, place, low, high)
+    claims, claims_left = _claims(mine, low, high, views.origin_ns)
+    cuts = [text for text in (left_out, claims_left) if text]
+    return Timeline(
+        rank=place["rank"],
+        device=device_name(place["device"]),
+        step=step,
+        start_ns=low - views.origin_ns,
+        end_ns=high - views.origin_ns,
+        spans=spans,
+        claims=claims,
+        capped="; ".join(cuts) or None,
+    )
+
+
+def _worst(mine: pl.DataFrame, views: Views, place: dict[str, int]) -> tuple[int | None, int, int]:
+    """(step number, start, end) of the stretch to show."""
+    steps = views.steps_of(place["rank"])
+    if steps.height == 0:
+        low, high = place["start_ns"], place["end_ns"]
+        if high - low <= WITHOUT_STEPS_NS:
+            return None, low, high
+        slot = ((mine["start_ns"] - low) // WITHOUT_STEPS_NS).alias("slot")
+        best = mine.group_by(slot).agg(pl.col("lost_s").sum()).sort("lost_s", descending=True)
+        low += int(best["slot"][0]) * WITHOUT_STEPS_NS if best.height else 0
+        return None, low, min(low + WITHOUT_STEPS_NS, high)
+    starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    at = np.searchsorted(starts, mine["start_ns"].to_numpy(), side="right") - 1
+    total = np.bincount(np.maximum(at, 0), weights=mine["lost_s"].to_numpy(), minlength=starts.size)
+    worst = int(np.argmax(total))
+    low, high = max(int(starts[worst]), place["start_ns"]), min(int(ends[worst]), place["end_ns"])
+    return int(steps["number"][worst]), low, max(high, low + 1)
+
+
+def _spans(
+    views: Views, place: dict[str, int], low: int, high: int
+) -> tuple[list[TimelineSpan], str | None]:
+    lanes = _device_lanes(views, place, low, high)
+    device, device_all = _longest(lanes, MOST_DEVICE_SPANS)
+    hosts = _host_lanes(views, place, low, high)
+    host, host_all = _longest(hosts, MOST_HOST_SPANS)
+    found = [
+        TimelineSpan(
+            lane=row["lane"],
+            kind=row["kind"],
+            name=row["name"],
+            start_ns=max(row["start_ns"], low) - views.origin_ns,
+            end_ns=min(row["end_ns"], high) - views.origin_ns,
+            depth=row["depth"],
+        )
+        for part in (device, host)
+        for row in part.iter_rows(named=True)
+    ]
+    cut = []
+    if device_all > device.height:
+        cut.append(f"the longest {device.height} of {device_all} device spans are shown")
+    if host_all > host.height:
+        cut.append(f"the longest {host.height} of {host_all} host spans are shown")
+    return found, "; ".join(cut) or None
+
+
+def _longest(lanes: pl.DataFrame, most: int) -> tuple[pl.DataFrame, int]:
+    if lanes.height <= most:
+        return lanes.sort("lane", "start_ns"), lanes.height
+    took = lanes.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("took"))
+    return took.top_k(most, by="took").sort("lane", "start_ns"), lanes.height
+
+
+def _device_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.DataFrame:
+    work = views.activity.filter(
+        pl.col("rank").eq_missing(place["rank"])
+        & (pl.col("device") == place["device"])
+        & (pl.col("end_ns") > low)
+        & (pl.col("start_ns") < high)
+    )
+    prefix = "CPU work" if place["device"] == CPU_DEVICE else f"GPU {place['device']} stream "
+    kind = pl.col("state").replace_strict({0: "compute", 1: "communication", 2: "copy"})
+    lane = pl.concat_str(pl.lit(prefix), pl.col("lane").cast(pl.String).fill_null(""))
+    return work.select(
+        lane.alias("lane"), kind.alias("kind"), pl.col("name").cast(pl.String), "start_ns", "end_ns",
+        pl.lit(0).alias("depth"),
+    )  # fmt: skip
+
+
+def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.DataFrame:
+    window = views.windows.select("rank", "device").with_row_index().filter(
+        pl.col("rank").eq_missing(place["rank"]) & (pl.col("device") == place["device"])
+    )["index"][0]
+    threads = views.feeders.others.get(window, [])[:2]
+    nest = views.host.nest
+    hosts = nest.spans.select("thread", "kind", "name", "start_ns", "end_ns").with_columns(
+        pl.Series("depth", nest.depth)
+    )
+    hosts = hosts.filter(
+        pl.col("thread").is_in(threads)
+        & (pl.col("end_ns") > pl.max_horizontal(pl.lit(low), "start_ns"))
+        & (pl.col("start_ns") < high)
+    )
+    names = dict(views.evidence.table("threads").select("thread", "name").iter_rows())
+    lanes = {t: f"thread {names.get(t, t)}" for t in threads}
+    return hosts.select(
+        pl.col("thread").replace_strict(lanes, return_dtype=pl.String, default="thread").alias("lane"),
+        pl.col("kind").cast(pl.String),
+        pl.col("name").cast(pl.String),
+        "start_ns",
+        "end_ns",
+        pl.col("depth").cast(pl.Int32),
+    )
+
+
+def _claims(
+    mine: pl.DataFrame, low: int, high: int, origin_ns: int
+) -> tuple[list[TimelineClaim], str | None]:
+    """Won claims inside the stretch, neighbours of one cause and place joined."""
+    inside = mine.filter((pl.col("end_ns") > low) & (pl.col("start_ns") < high)).sort("start_ns")
+    fresh = pl.any_horizontal(
+        pl.col(c).ne_missing(pl.col(c).shift(1)) for c in ("cause", "state", "weight", "op")
+    ) | (pl.col("start_ns") != pl.col("end_ns").shift(1)).fill_null(value=True)
+    merged = inside.with_columns(fresh.cum_sum().alias("run")).group_by("run").agg(
+        pl.col("cause").first(), pl.col("state").first(), pl.col("weight").first(),
+        pl.col("op").first(), pl.col("start_ns").min(), pl.col("end_ns").max(),
+    )  # fmt: skip
+    count = merged.height
+    merged = merged.top_k(MOST_CLAIMS, by=pl.col("end_ns") - pl.col("start_ns")).sort("start_ns")
+    found = [
+        TimelineClaim(
+            cause=row["cause"],
+            state=row["state"],
+            weight=row["weight"],
+            start_ns=max(row["start_ns"], low) - origin_ns,
+            end_ns=min(row["end_ns"], high) - origin_ns,
+            what=row["op"],
+        )
+        for row in merged.iter_rows(named=True)
+    ]
+    cut = f"the longest {len(found)} of {count} losses are shown" if count > len(found) else None
+    return found, cut
