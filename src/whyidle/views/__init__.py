@@ -21,7 +21,8 @@ from whyidle.views.cpu_run import cpu_activity, cpu_windows
 from whyidle.views.host import Host, host
 from whyidle.views.nest import nest
 from whyidle.views.places import claims_of
-from whyidle.views.rules import Scene, all_rules
+from whyidle.views.rules import all_rules
+from whyidle.views.scene import Scene
 from whyidle.views.states import States, states
 
 
@@ -69,13 +70,13 @@ class Views:
     @cached_property
     def host(self) -> Host:
         """What every host thread was doing; see views.host."""
-        low, high = self._range
+        low, high = self._host_range
         return host(nest(self.evidence, low, high), self._device_activity)
 
     @cached_property
     def blame(self) -> pl.DataFrame:
         """Every empty and copy-only instant with its one activity; see views.blame."""
-        low, high = self._range
+        low, high = self._host_range
         whole = partition(self.host, low, high)
         empty, found = blame_empty(self.states, self.host, self.feeders, whole)
         scene = Scene(self.states, self.host, found, self.activity, self.marks)
@@ -117,6 +118,13 @@ class Views:
     def _range(self) -> tuple[int, int]:
         bounds = self.windows
         return int(bounds["start_ns"].to_numpy().min()), int(bounds["end_ns"].to_numpy().max())
+
+    @property
+    def _host_range(self) -> tuple[int, int]:
+        """The judged range and whatever launched work in it, which may have been earlier."""
+        low, high = self._range
+        launched = self._device_activity["launch_ns"].drop_nulls()
+        return (min(low, int(launched.to_numpy().min())) if len(launched) else low), high
 
     @property
     def origin_ns(self) -> int:

@@ -89,6 +89,7 @@ def _between(op: pl.Series, blame: pl.DataFrame, host: Host, rows: Index) -> pl.
         .then(pl.concat_str(around, pl.lit(" in "), scope))
         .otherwise(around)
     ).to_series()
+    told = told.str.replace(r"( of .*)? object at 0x[0-9a-f]+", "")
     return op.scatter(rows, told.fill_null(_NOBODY))
 
 

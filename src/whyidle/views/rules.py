@@ -6,22 +6,22 @@ Each takes the segments of empty time and gives back segments that cover the sam
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whyidle.intervals import Index, Intervals, Ints, intersect, overlap_ns, subtract, union
+from whyidle.intervals import Index, Ints, overlap_ns
 from whyidle.views import names
 from whyidle.views.activities import CODE, DISPATCH, READS
 from whyidle.views.activity import EMPTY
 from whyidle.views.blame import Segments, joined
-from whyidle.views.gaps import DELAY, Pieces, parts
+from whyidle.views.first_use import first_use
 from whyidle.views.host import Host
-from whyidle.views.states import States
+from whyidle.views.scene import NS, Scene
+from whyidle.views.unrecorded import unrecorded
 
-NS = np.int64
 OUTLIER_NS, OUTLIER_RATIO = 1_000_000, 20
 """A first runtime call this long, and this many times the median call, is the profiler's start."""
 RESTART_NS, RESTART_RATIO, RESTART_SETUP_NS = 20_000_000, 5, 5_000_000
@@ -35,47 +35,9 @@ _INDEXING = re.compile(
 _SPIKES = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
 
 
-@dataclass(frozen=True)
-class Scene:
-    """What the rules look at: the device states, the host, the pieces, and where steps begin."""
-
-    states: States
-    host: Host
-    pieces: Pieces
-    activity: pl.DataFrame
-    marks: pl.DataFrame
-
-    def rank_code(self, ranks: pl.Series) -> npt.NDArray[np.int64]:
-        """Ranks as integers, an unknown rank as -1."""
-        return ranks.fill_null(-1).to_numpy().astype(NS)
-
-    def host_positions(self, index: Index, window: int) -> Intervals:
-        """Host spans as positions on the device axis of one window, cut to it."""
-        nest = self.host.nest
-        thread = nest.thread[index]
-        room = self.states.windows.row(window, named=True)
-        low, high = room["start_ns"], room["end_ns"]
-        start = np.clip(nest.axis.take(nest.start[index], thread), low, high)
-        end = np.clip(nest.axis.take(nest.end[index], thread), low, high)
-        group = np.full(index.size, window)
-        return self.states.axis.put(group, start), self.states.axis.put(group, end)
-
-    def of_rank(self, index: Index, window: int) -> Index:
-        """Those host spans that belong to the rank of a window."""
-        ranks = self.rank_code(self.host.nest.spans["rank"])
-        rank = self.states.windows["rank"][window]
-        return index[ranks[index] == (-1 if rank is None else rank)]
-
-    def spans_named(self, kind: str, rule: re.Pattern[str]) -> Index:
-        """Host spans of a kind whose name matches."""
-        spans = self.host.nest.spans
-        hit = (spans["kind"] == kind) & names.matching(spans["name"], rule.search)
-        return np.flatnonzero(hit.to_numpy())
-
-
 def all_rules(found: Segments, scene: Scene) -> Segments:
     """Every rule, in the order in which later ones may rely on earlier ones."""
-    for rule in (profiler_start, unrecorded, cpu_roundtrip, python_loop, empty_cache, loader_restart):
+    for rule in (first_use, profiler_start, unrecorded, cpu_roundtrip, python_loop, empty_cache, loader_restart):
         found = rule(found, scene)
     return lost_lead(found, scene)
 
@@ -118,72 +80,6 @@ def _silent_tail(found: Segments, scene: Scene) -> npt.NDArray[np.bool_]:
     return tail & quiet & (found.activity == CODE["nothing"])
 
 
-def unrecorded(found: Segments, scene: Scene) -> Segments:
-    """Empty time in which the device very likely did work that the recorder dropped."""
-    pieces_, work = scene.pieces, scene.states.work
-    ender = pieces_.ender[found.piece]
-    graph = work["graph"].fill_null(value=False).to_numpy()
-    node = (ender >= 0) & (graph[np.maximum(ender, 0)] if graph.size else ender > 0)
-    found = found.with_activity(node & (found.activity == CODE["device_delay"]), "unrecorded")
-    dropped = _dropped_launches(scene)
-    waits = scene.spans_named("runtime", names.SYNCHRONISATIONS)
-    waits = np.union1d(waits, scene.spans_named("runtime", names.BLOCKING_COPIES))
-    blocked = [scene.host_positions(scene.of_rank(waits, g), g) for g in range(scene.states.windows.height)]
-    inside = union(*(np.concatenate(side) for side in zip(*blocked, strict=True)))
-    found = _relabel_inside(found, found.activity == CODE["unknown"], inside, "unrecorded")
-    late = ~np.isin(found.activity, [CODE["device_delay"], CODE["loader"]])
-    return _relabel_inside(found, late, dropped, "unrecorded")
-
-
-def _dropped_launches(scene: Scene) -> Intervals:
-    """Per piece, from the first to the last kernel launch of which no device work is known."""
-    launches = scene.spans_named("runtime", names.KERNEL_LAUNCHES)
-    known = scene.activity["launch"].drop_nulls().unique().to_numpy()
-    rows = scene.host.nest.spans["row"].to_numpy()
-    lost = launches[~np.isin(rows[launches], known)]
-    spread = [_spread(scene, scene.of_rank(lost, g), g) for g in range(scene.states.windows.height)]
-    return union(*(np.concatenate(side) for side in zip(*spread, strict=True)))
-
-
-def _spread(scene: Scene, lost: Index, window: int) -> Intervals:
-    start, end = scene.host_positions(lost, window)
-    pieces_ = scene.pieces
-    if start.size == 0 or pieces_.start.size == 0:
-        return start[:0], end[:0]
-    order = np.argsort(start, kind="stable")
-    start, end = start[order], end[order]
-    piece = np.searchsorted(pieces_.start, start, side="right") - 1
-    inside = (piece >= 0) & (start < pieces_.end[np.maximum(piece, 0)])
-    start, end, piece = start[inside], end[inside], piece[inside]
-    first = np.flatnonzero(np.diff(piece, prepend=-1))
-    last = np.concatenate([first[1:], [piece.size]])[: first.size] - 1
-    return start[first], np.minimum(end[last], pieces_.end[piece[last]]) if piece.size else end
-
-
-def _relabel_inside(
-    found: Segments, where: npt.NDArray[np.bool_], area: Intervals, activity: str
-) -> Segments:
-    """Give the part of the chosen segments that lies in ``area`` to another activity."""
-    touched = where & (overlap_ns(found.start, found.end, area) > 0)
-    chosen = found.take(np.flatnonzero(touched))
-    if chosen.start.size == 0:
-        return found
-    inside = intersect((chosen.start, chosen.end), area)
-    outside = subtract((chosen.start, chosen.end), area)
-    return joined(
-        [
-            found.take(np.flatnonzero(~touched)),
-            _pieces_of(chosen, inside).with_activity(np.ones(inside[0].size, dtype=bool), activity),
-            _pieces_of(chosen, outside),
-        ]
-    )
-
-
-def _pieces_of(whole: Segments, part: Intervals) -> Segments:
-    at = np.searchsorted(whole.start, part[0], side="right") - 1
-    return replace(whole.take(at), start=part[0], end=part[1])
-
-
 def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
     """Results fetched to the host, worked on there, and sent back inside one step."""
     pieces_, work = scene.pieces, scene.states.work
@@ -207,20 +103,18 @@ def _reads(scene: Scene) -> pl.Series:
     at = scene.host.nest.index_of(launch.fill_null(2**32 - 1).to_numpy())
     operator = np.where(at >= 0, scene.host.nest.parent[at], -1)
     names_ = scene.host.nest.spans["name"]
+    if not len(names_):
+        return pl.repeat(False, len(launch), dtype=pl.Boolean, eager=True)
     reads = names.matching(names_, READS.search).to_numpy()
     return pl.Series((operator >= 0) & reads[np.maximum(operator, 0)])
 
 
 def _crosses_step(scene: Scene) -> npt.NDArray[np.bool_]:
     crossed = np.zeros(scene.pieces.start.size, dtype=bool)
-    starts = scene.marks["start_ns"].to_numpy()
-    ranks = scene.rank_code(scene.marks["rank"])
-    for window, rank in enumerate(scene.rank_code(scene.states.windows["rank"])):
-        own = starts[ranks == rank]
-        at = np.sort(scene.states.axis.put(np.full(own.size, window), own))
-        inside = np.searchsorted(at, scene.pieces.end, "left") > np.searchsorted(
-            at, scene.pieces.start, "right"
-        )
+    for window in range(scene.states.windows.height):
+        at = scene.mark_positions(window)[0]
+        after = np.searchsorted(at, scene.pieces.end, "left")
+        inside = after > np.searchsorted(at, scene.pieces.start, "right")
         crossed |= inside & (scene.pieces.group == window)
     return crossed
 
@@ -271,7 +165,7 @@ def loader_restart(found: Segments, scene: Scene) -> Segments:
     took = nest.end[waits] - nest.start[waits]
     slow = waits[(took > RESTART_NS) & (took > RESTART_RATIO * np.median(took))]
     before = np.array([_quiet_before(host, index) for index in slow], dtype=NS)
-    restarts = slow[before > RESTART_SETUP_NS]
+    restarts = slow[(before > RESTART_SETUP_NS) & (slow > waits.min())]
     inside = np.isin(found.span, restarts) | np.isin(
         nest.parent[np.maximum(found.span, 0)] * (found.span >= 0), restarts
     )
@@ -342,12 +236,3 @@ def _charged(
     others = np.ones(found.start.size, dtype=bool)
     others[index] = False
     return joined([found.take(np.flatnonzero(others)), head, rest])
-
-
-def delays(found: Pieces) -> Ints:
-    """Nanoseconds of each piece that are the device's own delay."""
-    split = parts(found)
-    total = np.zeros(found.start.size, dtype=NS)
-    mine = split.part == DELAY
-    np.add.at(total, split.piece[mine], split.end[mine] - split.start[mine])
-    return total
