@@ -118,8 +118,10 @@ def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.
     )["index"][0]
     threads = views.feeders.others.get(window, [])[:2]
     nest = views.host.nest
-    hosts = nest.spans.select("thread", "kind", "name", "start_ns", "end_ns").with_columns(
-        pl.Series("depth", nest.depth)
+    hosts = nest.spans.select("thread", "kind", "name").with_columns(
+        pl.Series("depth", nest.depth),
+        pl.Series("start_ns", nest.axis.take(nest.start, nest.thread)),
+        pl.Series("end_ns", nest.axis.take(nest.end, nest.thread)),
     )
     hosts = hosts.filter(
         pl.col("thread").is_in(threads)

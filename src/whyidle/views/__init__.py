@@ -15,7 +15,6 @@ from whyidle.views.blame import (
     blame_copies,
     blame_empty,
     blame_frame,
-    partition,
 )
 from whyidle.views.cpu_run import cpu_activity, cpu_windows
 from whyidle.views.host import Host, host
@@ -76,9 +75,7 @@ class Views:
     @cached_property
     def blame(self) -> pl.DataFrame:
         """Every empty and copy-only instant with its one activity; see views.blame."""
-        low, high = self._host_range
-        whole = partition(self.host, low, high)
-        empty, found = blame_empty(self.states, self.host, self.feeders, whole)
+        empty, found = blame_empty(self.states, self.host, self.feeders)
         scene = Scene(self.states, self.host, found, self.activity, self.marks)
         return blame_frame(
             self.states, all_rules(empty, scene), found, blame_copies(self.states, self.host)

@@ -64,31 +64,6 @@ def joined(many: list[Segments]) -> Segments:
 
 
 @dataclass(frozen=True)
-class Partition:
-    """Every instant of every thread: [start, end) on the nest's axis -> span, -1 for none."""
-
-    start: Ints
-    end: Ints
-    span: Index
-
-
-def partition(host: Host, low_ns: int, high_ns: int) -> Partition:
-    """The innermost spans with the holes between them filled."""
-    inner = host.innermost
-    threads = host.feeds.size
-    edges = host.nest.axis.put(np.arange(threads), np.full(threads, low_ns))
-    ends = host.nest.axis.put(np.arange(threads), np.full(threads, high_ns))
-    hole_start = np.sort(np.concatenate([edges, inner.end]))
-    hole_end = np.sort(np.concatenate([inner.start, ends]))
-    full = hole_end > hole_start
-    start = np.concatenate([inner.start, hole_start[full]])
-    order = np.argsort(start, kind="stable")
-    end = np.concatenate([inner.end, hole_end[full]])[order]
-    span = np.concatenate([inner.span, np.full(int(full.sum()), -1)])[order]
-    return Partition(start[order], end, span.astype(np.intp))
-
-
-@dataclass(frozen=True)
 class Feeders:
     """Which threads may have kept another waiting, per rank, most likely first."""
 
@@ -96,7 +71,7 @@ class Feeders:
     others: dict[int, list[int]]  # window -> threads that launch, most launches first
 
 
-def blame_empty(states: States, host: Host, feeders: Feeders, whole: Partition) -> tuple[Segments, Pieces]:
+def blame_empty(states: States, host: Host, feeders: Feeders) -> tuple[Segments, Pieces]:
     """Give every empty instant to one activity, before the rules that look at more than one."""
     found = pieces(states)
     split = parts(found)
@@ -117,18 +92,19 @@ def blame_empty(states: States, host: Host, feeders: Feeders, whole: Partition) 
     ).take(np.flatnonzero(~late & ~call))
     asked = np.flatnonzero(late | call)
     by_host = _on_threads(
-        states.axis, host, whole, found.group, split.start[asked], split.end[asked], thread[asked],
+        states.axis, host, found.group, split.start[asked], split.end[asked], thread[asked],
         split.piece[asked],
     )  # fmt: skip
-    by_host = _fed(states.axis, host, whole, found.group, by_host, feeders)
+    by_host = _fed(states.axis, host, found.group, by_host, feeders)
     return joined([rest, by_host]), found
 
 
 def _on_threads(
-    axis: Axis, host: Host, whole: Partition, group: Index, start: Ints, end: Ints, thread: Index,
+    axis: Axis, host: Host, group: Index, start: Ints, end: Ints, thread: Index,
     piece: Index,
 ) -> Segments:  # fmt: skip
     """What ``thread`` was doing in each interval: the innermost span at each instant."""
+    whole = host.partition
     where = group[piece]
     to_ns = axis.take(start, where), axis.take(end, where)
     on_thread = host.nest.axis.put(thread, to_ns[0]), host.nest.axis.put(thread, to_ns[1])
@@ -148,7 +124,7 @@ def activity_of(host: Host, span: Index) -> Codes:
 
 
 def _fed(
-    axis: Axis, host: Host, whole: Partition, group: Index, found: Segments, feeders: Feeders
+    axis: Axis, host: Host, group: Index, found: Segments, feeders: Feeders
 ) -> Segments:
     """Where the launching thread recorded nothing, what the thread that feeds it was doing."""
     done = [found.take(np.flatnonzero(found.activity != NOTHING))]
@@ -162,7 +138,7 @@ def _fed(
         ask = (thread >= 0) & (thread != open_.thread)
         asked = open_.take(np.flatnonzero(ask))
         told = _on_threads(
-            axis, host, whole, group, asked.start, asked.end, thread[ask], asked.piece
+            axis, host, group, asked.start, asked.end, thread[ask], asked.piece
         )
         busy = told.activity != NOTHING
         done.append(told.take(np.flatnonzero(busy)))
@@ -221,7 +197,6 @@ def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segment
             "start_ns": states.axis.take(whole.start, group),
             "end_ns": states.axis.take(whole.end, group),
             "state": pl.Series(np.where(piece >= 0, 3, 2)).cast(pl.Int64),
-            "activity": pl.Series(whole.activity.astype(np.int64)),
             "span": pl.Series(whole.span.astype(np.int64)),
             "thread": pl.Series(whole.thread.astype(np.int64)),
             "ender": pl.Series(rows[at] if rows.size else at).cast(pl.UInt32),
@@ -232,9 +207,7 @@ def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segment
     )
     return data.with_columns(
         pl.col("state").replace_strict({2: "copy", 3: "empty"}, return_dtype=pl.String),
-        pl.Series("activity", np.array(ACTIVITIES)[whole.activity].astype(object), dtype=ACTIVITY)
-        if whole.activity.size
-        else pl.lit(None, ACTIVITY).alias("activity"),
+        pl.Series("activity", ACTIVITIES, dtype=ACTIVITY).gather(whole.activity.astype(np.uint32)),
         pl.when(pl.col("thread") >= 0).then("thread").cast(pl.UInt32).alias("thread"),
         pl.when(pl.col("has")).then("ender").alias("ender"),
         pl.when(pl.col("has")).then("launch").alias("launch"),

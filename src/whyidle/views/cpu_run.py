@@ -14,6 +14,7 @@ from whyidle.views import names
 from whyidle.views.activities import CODE
 from whyidle.views.activity import COMMUNICATION, COMPUTE
 from whyidle.views.host import Host
+from whyidle.views.nest import Nest
 
 USEFUL = ("op", "launch", "optimizer")
 
@@ -52,9 +53,9 @@ def cpu_windows(evidence: Evidence, marks: pl.DataFrame) -> pl.DataFrame:
 
 def cpu_activity(host: Host, windows: pl.DataFrame, empty: pl.DataFrame) -> pl.DataFrame:
     """Useful stretches and transfers in the shape of the activity view (``empty`` of rows)."""
-    nest, inner = host.nest, host.innermost
+    nest, inner = host.nest, host.partition
     useful = np.isin(host.activity[inner.span], [CODE[name] for name in USEFUL])
-    useful &= host.operator[inner.span] >= 0
+    useful &= (inner.span >= 0) & (host.operator[inner.span] >= 0)
     stepping = windows["thread"].to_list()
     thread = nest.thread[inner.span]
     at = np.flatnonzero(useful & np.isin(thread, stepping))
@@ -71,14 +72,23 @@ def cpu_activity(host: Host, windows: pl.DataFrame, empty: pl.DataFrame) -> pl.D
             "rank": nest.spans["rank"].gather(span),
         }
     ).with_columns(pl.lit(COMPUTE, pl.Int8).alias("state"))
-    moves = nest.spans.filter(
-        (nest.spans["kind"] == "annotation")
-        & names.matching(nest.spans["name"], lambda n: n.startswith(names.CPU_TRANSFERS))
-    ).select("row", "start_ns", "end_ns", "name", "rank", pl.lit(COMMUNICATION, pl.Int8).alias("state"))
-    both = pl.concat([compute, moves], how="vertical_relaxed")
+    moves = _transfers(nest)
+    both = pl.concat([compute, moves.select(compute.columns)], how="vertical_relaxed")
     callers = windows.select("rank", pl.col("thread").alias("caller"))
     both = both.join(callers, on="rank", how="inner", nulls_equal=True)
     return pl.concat([empty, _shaped(both, empty)]).sort("rank", "device", "start_ns", "end_ns")
+
+
+def _transfers(nest: Nest) -> pl.DataFrame:
+    """Recorded gloo and MPI transfers, whatever thread they were recorded on."""
+    named = names.matching(nest.spans["name"], lambda n: n.startswith(names.CPU_TRANSFERS))
+    at = np.flatnonzero(((nest.spans["kind"] == "annotation") & named).to_numpy())
+    thread = nest.thread[at]
+    return nest.spans[at].select("row", "name", "rank").with_columns(
+        pl.Series("start_ns", nest.axis.take(nest.start[at], thread)),
+        pl.Series("end_ns", nest.axis.take(nest.end[at], thread)),
+        pl.lit(COMMUNICATION, pl.Int8).alias("state"),
+    )
 
 
 def _shaped(rows: pl.DataFrame, like: pl.DataFrame) -> pl.DataFrame:

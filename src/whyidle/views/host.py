@@ -21,7 +21,7 @@ from whyidle.views.activities import (
     within_table,
 )
 from whyidle.views.names import BLOCKING_COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, SYNCHRONISATIONS
-from whyidle.views.nest import Innermost, Nest, innermost
+from whyidle.views.nest import Nest, Partition, partition
 
 Codes = npt.NDArray[np.int8]
 SMALL_COPY_BYTES = 65536
@@ -33,8 +33,8 @@ class Host:
     """The nested host spans with, per span (index into ``nest``):
 
     activity: code in ACTIVITIES, given everything around it; scope: the outermost span around it
-    (or itself) of the same activity; operator: index of the outermost operator it belongs to, -1 for none; frame: index of the innermost frame of the user's own
-    source, -1 for none; waits: whether the span or one inside it waits for the device.
+    (or itself) of the same activity; operator: index of the outermost operator it belongs to,
+    -1 for none; frame: index of the innermost frame of the user's own source, -1 for none; waits: whether the span or one inside it waits for the device.
     """
 
     nest: Nest
@@ -46,9 +46,9 @@ class Host:
     feeds: npt.NDArray[np.bool_]  # per thread: does it launch device work
 
     @cached_property
-    def innermost(self) -> Innermost:
-        """Each instant of each thread with its innermost span."""
-        return innermost(self.nest)
+    def partition(self) -> Partition:
+        """Every instant of every thread with its innermost span."""
+        return partition(self.nest)
 
 
 def host(nested: Nest, activity: pl.DataFrame) -> Host:
@@ -71,13 +71,11 @@ class _Names:
     """Per span, what its kind and name alone say; rules run once per distinct name."""
 
     def __init__(self, spans: pl.DataFrame) -> None:
-        kinds = spans.select(pl.struct("kind", "name").rank("dense").alias("key"))["key"]
-        distinct = spans.select("kind", "name").with_columns(kinds.alias("key")).unique("key").sort("key")
-        pairs = list(
-            zip(distinct["kind"].to_list(), distinct["name"].cast(pl.String).to_list(), strict=True)
-        )
-        at = kinds.to_numpy().astype(np.int64) - 1
-        pairs = [(kind, name or "") for kind, name in pairs]
+        kind, name = pl.col("kind").to_physical(), pl.col("name").to_physical()
+        keys = spans.select((name.cast(pl.Int64).fill_null(-1) * 64 + kind).alias("key"))["key"]
+        _, first, at = np.unique(keys.to_numpy(), return_index=True, return_inverse=True)
+        distinct = spans.select("kind", pl.col("name").cast(pl.String).fill_null(""))[first]
+        pairs = list(distinct.iter_rows())
         self.own = _take([CODE[own_activity(k, n)] for k, n in pairs], at, np.int8)
         self.is_op = _take([k == "op" for k, _ in pairs], at, bool)
         self.is_python = _take([k == "python" for k, _ in pairs], at, bool)

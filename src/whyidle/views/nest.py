@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whyidle.intervals import Axis, Index, Ints
+from whyidle.intervals import Axis, Index, Intervals, Ints
 from whyidle.model import HOST_KINDS, Evidence
 
 
@@ -20,9 +20,10 @@ from whyidle.model import HOST_KINDS, Evidence
 class Nest:
     """The host spans in order of (thread, start, longest first), as parallel arrays.
 
-    start, end: positions on ``axis`` (thread side by side), end cut to the parent's end.
+    spans: row, rank, thread, kind, name and stack of each; ``row`` leads to everything else.
+    start, end: positions on ``axis`` (threads side by side), end cut to the parent's end.
     parent: index of the enclosing span, -1 at the top. depth: 0 at the top.
-    levels: indices of each depth, outermost first.
+    levels: indices of each depth, outermost first. edges: first and last position per thread.
     """
 
     spans: pl.DataFrame
@@ -33,6 +34,7 @@ class Nest:
     parent: Index
     depth: npt.NDArray[np.int32]
     levels: tuple[Index, ...]
+    edges: Intervals
 
     def index_of(self, rows: npt.NDArray[np.uint32]) -> Index:
         """Positions of span rows in the nest; -1 for rows that are not host spans in it."""
@@ -54,17 +56,19 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
         & (pl.col("start_ns") < high_ns)
     )
     spans = spans.select(
-        "row", "rank", "thread", "kind", "name", "external", "sequence", "correlation",
-        "shapes", "types", "stack",
+        "row", "rank", "thread", "kind", "name", "stack",
         pl.col("start_ns").clip(lower_bound=low_ns), pl.col("end_ns").clip(upper_bound=high_ns),
     ).sort("thread", "start_ns", "end_ns", descending=[False, False, True], maintain_order=True)  # fmt: skip
     thread = spans["thread"].to_numpy().astype(np.uint32)
     threads = int(thread.max()) + 1 if thread.size else 0
     axis = Axis(np.full(threads, low_ns), np.full(threads, high_ns))
+    room = np.arange(threads)
+    edges = axis.put(room, np.full(threads, low_ns)), axis.put(room, np.full(threads, high_ns))
     start = axis.put(thread, spans["start_ns"].to_numpy())
     end = axis.put(thread, spans["end_ns"].to_numpy())
     parent, depth, levels, end = _levels(start, end)
-    return Nest(spans, axis, thread, start, end, parent, depth, levels)
+    spans = spans.drop("start_ns", "end_ns")
+    return Nest(spans, axis, thread, start, end, parent, depth, levels, edges)
 
 
 def _levels(
@@ -108,27 +112,32 @@ def _outermost(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True)
-class Innermost:
-    """Each instant of each thread that lies in some span: [start, end) -> index of the span."""
+class Partition:
+    """Every instant of every thread: [start, end) on the nest's axis -> innermost span.
+
+    Sorted and disjoint; ``span`` is an index into the nest, -1 where nothing was recorded.
+    """
 
     start: Ints
     end: Ints
     span: Index
 
 
-def innermost(nested: Nest) -> Innermost:
-    """Flatten the nest: sorted, disjoint positions on its axis, with the innermost span."""
+def partition(nested: Nest) -> Partition:
+    """Flatten the nest; holes lie between the first and last instant of all threads."""
     full = np.flatnonzero(nested.end > nested.start)
-    position = np.concatenate([nested.start[full], nested.end[full]])
-    after = np.concatenate([full, nested.parent[full]])
+    position = np.concatenate([nested.edges[0], nested.start[full], nested.end[full]])
+    none = np.full(nested.edges[0].size, -1, dtype=np.intp)
+    after = np.concatenate([none, full, nested.parent[full]])
     depth = nested.depth[full].astype(np.int64)
-    # at one instant: ends before starts, deeper ends first, shallower starts first
-    tie = np.concatenate([depth + 1_000_000, -depth])
+    # at one instant: the thread's own start, then ends (deeper first), then starts (shallower first)
+    tie = np.concatenate([none - 2 * _DEEPEST, depth + _DEEPEST, -depth])
     order = np.lexsort((tie, position))
     position, after = position[order], after[order]
-    if position.size < 2:
-        empty = np.zeros(0, dtype=np.int64)
-        return Innermost(empty, empty, np.zeros(0, dtype=np.intp))
-    start, end, span = position[:-1], position[1:], after[:-1]
-    keep = (end > start) & (span >= 0)
-    return Innermost(start[keep], end[keep], span[keep])
+    stop = np.concatenate([position[1:], nested.edges[1][-1:]])
+    start, stop = position, np.minimum(stop, nested.edges[1][nested.axis.group_of(position)])
+    keep = np.flatnonzero(stop > start)
+    return Partition(start[keep], stop[keep], after[keep])
+
+
+_DEEPEST = 1_000_000

@@ -48,8 +48,7 @@ def profiler_start(found: Segments, scene: Scene) -> Segments:
     So is the tail of the last step in which nothing at all was recorded.
     """
     nest = scene.host.nest
-    kinds = nest.spans["kind"].to_numpy()
-    calls = np.flatnonzero(kinds == "runtime")
+    calls = np.flatnonzero((nest.spans["kind"] == "runtime").to_numpy())
     hit = np.zeros(found.start.size, dtype=bool)
     ranks = scene.rank_code(nest.spans["rank"])
     begins = nest.axis.take(nest.start, nest.thread)
@@ -174,9 +173,9 @@ def loader_restart(found: Segments, scene: Scene) -> Segments:
 
 def _quiet_before(host: Host, index: int) -> int:
     """Nanoseconds before a span in which its thread recorded no operator or call."""
-    inner = host.innermost
+    inner = host.partition
     start = host.nest.start[index]
-    busy = host.activity[inner.span] != CODE["nothing"]
+    busy = (inner.span >= 0) & (host.activity[inner.span] != CODE["nothing"])
     ends = inner.end[busy & (inner.end <= start)]
     low = host.nest.axis.put(host.nest.thread[[index]], np.array([0]))[0]
     return int(start - max(ends.max() if ends.size else low, low))
