@@ -18,6 +18,7 @@ from whyidle.views.blame import (
 )
 from whyidle.views.cpu_run import cpu_activity, cpu_windows
 from whyidle.views.host import Host, host
+from whyidle.views.completeness import notes, sampled_ranks
 from whyidle.views.nest import nest
 from whyidle.views.places import claims_of
 from whyidle.views.rules import all_rules
@@ -76,7 +77,9 @@ class Views:
     def blame(self) -> pl.DataFrame:
         """Every empty and copy-only instant with its one activity; see views.blame."""
         empty, found = blame_empty(self.states, self.host, self.feeders)
-        scene = Scene(self.states, self.host, found, self.activity, self.marks)
+        scene = Scene(
+            self.states, self.host, found, self.activity, self.marks, bool(self.sampled_ranks)
+        )
         return blame_frame(
             self.states, all_rules(empty, scene), found, blame_copies(self.states, self.host)
         )
@@ -134,6 +137,11 @@ class Views:
         return mine.select("number", "start_ns", "end_ns").sort("start_ns")
 
     @cached_property
+    def sampled_ranks(self) -> list[int | None]:
+        """Ranks whose operators were thinned out: their running ids have large holes."""
+        return sampled_ranks(self.evidence)
+
+    @cached_property
     def unrecorded_s(self) -> list[float]:
         """Per window, empty seconds that are likely work the recorder dropped."""
         rows = self.blame.filter(pl.col("activity") == "unrecorded")
@@ -154,24 +162,7 @@ class Views:
             "ProfilerActivity.CUDA]) around a few training steps.",
         )
 
-    @property
+    @cached_property
     def notes(self) -> list[str]:
         """What a reader of the report should know about the evidence as a whole."""
-        found = []
-        if not self.has_device:
-            found.append(
-                "No accelerator activity was recorded, so this judges the CPU run: useful time is "
-                "time inside operators on the stepping thread. A trace recorded with "
-                "ProfilerActivity.CUDA on a GPU would show when the GPU idles and why."
-            )
-        if self.marks.height == 0:
-            found.append(
-                "No steps were marked; everything recorded is judged as one stretch. Call "
-                "prof.step() after each training step to get figures per step."
-            )
-        if self.has_device and not self.activity["launch"].is_not_null().any():
-            found.append(
-                "No call that launched device work was recorded, so empty time has no cause here. "
-                "Record with ProfilerActivity.CPU as well."
-            )
-        return found
+        return notes(self)

@@ -38,7 +38,8 @@ def place(blame: pl.DataFrame, host: Host) -> list[pl.Series]:
     if not len(names):
         return [pl.repeat(None, blame.height, dtype=pl.String, eager=True).alias("op")]
     operator = np.where(known, host.operator[at], -1)
-    scoped = known & blame["activity"].is_in(SCOPED).to_numpy()
+    calls = (host.nest.spans["kind"] == "runtime").to_numpy()[host.scope[at]] & (operator >= 0)
+    scoped = known & blame["activity"].is_in(SCOPED).to_numpy() & ~calls
     named = np.where(scoped, host.scope[at], np.where(operator >= 0, operator, span))
     op = _gather(names, named).cast(pl.String)
     loose = blame["activity"].is_in(PYTHON).to_numpy() & (operator < 0)

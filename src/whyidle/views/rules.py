@@ -26,6 +26,9 @@ OUTLIER_NS, OUTLIER_RATIO = 1_000_000, 20
 """A first runtime call this long, and this many times the median call, is the profiler's start."""
 RESTART_NS, RESTART_RATIO, RESTART_SETUP_NS = 20_000_000, 5, 5_000_000
 """A loader wait this long, this many times the median, after this long a setup, is a restart."""
+HOST_OPERATOR_NS = 200_000
+"""An operator that takes this long without calling the device computes on the host."""
+RESERVES = ("aten::empty", "detach", "aten::detach", "aten::set_", "Torch-Compiled", "autograd::")
 LOOP_CALLS, LOOP_SHARE = 300, 0.5
 """Tiny indexing operators per step, and their share of all operators, that make a Python loop."""
 _INDEXING = re.compile(
@@ -39,7 +42,14 @@ def all_rules(found: Segments, scene: Scene) -> Segments:
     """Every rule, in the order in which later ones may rely on earlier ones."""
     for rule in (first_use, profiler_start, unrecorded, cpu_roundtrip, python_loop, empty_cache, loader_restart):
         found = rule(found, scene)
-    return lost_lead(found, scene)
+    return lost_lead(sampled(found, scene), scene)
+
+
+def sampled(found: Segments, scene: Scene) -> Segments:
+    """Where operators were dropped, the time between recorded ones is not Python's."""
+    if not scene.sampled:
+        return found
+    return found.with_activity(np.isin(found.activity, [CODE["nothing"], CODE["python"]]), "unknown")
 
 
 def profiler_start(found: Segments, scene: Scene) -> Segments:
@@ -93,7 +103,23 @@ def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
     loads = np.isin(np.arange(pieces_.start.size), found.piece[found.activity == CODE["loader"]])
     piece &= ~loads & ~_crosses_step(scene)
     soft = [CODE[name] for name in ("python", "op", "nothing", "scalar_read", "pageable_copy")]
-    return found.with_activity(piece[found.piece] & np.isin(found.activity, soft), "cpu_roundtrip")
+    between = piece[found.piece] & np.isin(found.activity, soft)
+    on_host = np.isin(found.span, _host_operators(scene)) & (found.activity == CODE["op"])
+    return found.with_activity(between | on_host, "cpu_roundtrip")
+
+
+def _host_operators(scene: Scene) -> Index:
+    """Operators that take long and call nothing on the device: they compute on the host."""
+    host = scene.host
+    nest = host.nest
+    calls = np.flatnonzero((nest.spans["kind"] == "runtime").to_numpy())
+    if not calls.size:
+        return calls
+    launching = np.unique(host.operator[calls])
+    long = nest.end - nest.start > HOST_OPERATOR_NS
+    reserves = names.matching(nest.spans["name"], lambda n: n.startswith(RESERVES)).to_numpy()
+    own = (host.operator >= 0) & ~np.isin(host.operator, launching) & long & ~reserves
+    return np.flatnonzero(own & (nest.spans["kind"] == "op").to_numpy())
 
 
 def _reads(scene: Scene) -> pl.Series:
@@ -138,20 +164,20 @@ _FREE = re.compile(r"^(cuda|hip)Free$|^(cu|hip)MemUnmap")
 
 
 def empty_cache(found: Segments, scene: Scene) -> Segments:
-    """Memory freed outside any operator in most steps: an explicit empty_cache()."""
+    """Memory freed outside any operator in most steps: an explicit empty_cache() in the loop.
+
+    An empty_cache() that does not come back is only an allocator call.
+    """
     host = scene.host
     frees = scene.spans_named("runtime", _FREE)
-    frees = frees[host.operator[frees] < 0]
-    nest = host.nest
-    at = nest.axis.take(nest.start[frees], nest.thread[frees])
-    steps = scene.marks.sort("start_ns")
-    starts = steps["start_ns"].to_numpy()
-    if starts.size < 2 or frees.size == 0:
-        return found
+    explicit = host.activity[frees] == CODE["empty_cache"]
+    frees = frees[(host.operator[frees] < 0) | explicit]
+    at = host.nest.axis.take(host.nest.start[frees], host.nest.thread[frees])
+    starts = scene.marks.sort("start_ns")["start_ns"].to_numpy()
     hit = np.unique(np.searchsorted(starts, at, side="right"))
-    if np.count_nonzero(hit > 0) < max(2, starts.size / 2):
-        return found
-    return found.with_activity(found.activity == CODE["allocator"], "empty_cache")
+    if starts.size > 1 and np.count_nonzero(hit > 0) >= max(2, starts.size / 2):
+        return found.with_activity(found.activity == CODE["allocator"], "empty_cache")
+    return found.with_activity(found.activity == CODE["empty_cache"], "allocator")
 
 
 def loader_restart(found: Segments, scene: Scene) -> Segments:

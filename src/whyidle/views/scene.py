@@ -27,6 +27,7 @@ class Scene:
     pieces: Pieces
     activity: pl.DataFrame
     marks: pl.DataFrame
+    sampled: bool = False
 
     def rank_code(self, ranks: pl.Series) -> npt.NDArray[np.int64]:
         """Ranks as integers, an unknown rank as -1."""

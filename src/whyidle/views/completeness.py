@@ -1,0 +1,70 @@
+"""Whether the evidence holds what it should, and what to tell the reader when it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from whyidle.model import Evidence
+
+if TYPE_CHECKING:
+    from whyidle.views import Views
+
+THINNED, ENOUGH = 2.0, 100
+"""Operators count upwards; this many ids per operator, over this many operators, is a sample."""
+
+
+def sampled_ranks(evidence: Evidence) -> list[int | None]:
+    """Ranks whose operators were thinned out: their running ids have large holes."""
+    spans = evidence.table("spans")
+    numbered = spans.filter(
+        pl.col("kind").is_in(["op", "annotation"]) & pl.col("external").is_not_null()
+    )
+    counts = numbered.group_by("source", "rank").agg(
+        ((pl.col("external").max() - pl.col("external").min() + 1) / pl.len()).alias("ids"), pl.len()
+    )
+    thinned = counts.filter((pl.col("ids") > THINNED) & (pl.col("len") >= ENOUGH))
+    return thinned["rank"].unique().sort().to_list()
+
+
+def notes(views: Views) -> list[str]:
+    """Sentences for the report, most important first."""
+    found = []
+    if not views.has_device:
+        found.append(_without_device(views))
+    elif not views.activity["launch"].is_not_null().any():
+        found.append(
+            "No call that launched device work was recorded, so empty time has no cause here. "
+            "Record with ProfilerActivity.CPU as well."
+        )
+    if views.sampled_ranks:
+        found.append(
+            "Most operators are missing from this trace: it is a sample or was cut. Time between "
+            "the recorded operators is therefore left unexplained."
+        )
+    if views.marks.height == 0:
+        found.append(
+            "No steps were marked; everything recorded is judged as one stretch. Call "
+            "prof.step() after each training step to get figures per step."
+        )
+    return found
+
+
+def _without_device(views: Views) -> str:
+    spans = views.evidence.table("spans")
+    gpu_job = (
+        bool(views.facts.devices)
+        or (views.facts.backend or "") == "nccl"
+        or bool((spans["kind"] == "runtime").any())
+    )
+    seen = (
+        "This is a rank of a GPU job, but its device activity is missing"
+        if gpu_job
+        else "No accelerator activity was recorded"
+    )
+    return (
+        f"{seen}, so this judges the CPU run: useful time is time inside operators on the "
+        "stepping thread. A trace recorded with ProfilerActivity.CUDA on the GPU would show when "
+        "the GPU idles and why."
+    )
