@@ -89,4 +89,5 @@ def contained(names: pl.Series, hits: Iterable[str]) -> pl.Series:
     found = list(hits)
     if not found:
         return pl.repeat(False, len(names), dtype=pl.Boolean, eager=True).alias(names.name)
-    return names.is_in(pl.Series(found, dtype=pl.Categorical)).fill_null(value=False)
+    wanted = pl.Series(found, dtype=pl.Categorical).implode()
+    return names.is_in(wanted).fill_null(value=False)

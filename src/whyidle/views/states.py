@@ -34,10 +34,10 @@ class States:
 
     def seconds(self) -> npt.NDArray[np.float64]:
         """Seconds per window (row) and state (column)."""
-        found = np.zeros((self.windows.height, 4))
+        found = np.zeros((self.windows.height, 4), dtype=np.int64)
         for state, (start, end) in enumerate(self.sets):
-            np.add.at(found[:, state], self.axis.group_of(start), (end - start) / 1e9)
-        return found
+            np.add.at(found[:, state], self.axis.group_of(start), end - start)
+        return found / 1e9
 
 
 def states(activity: pl.DataFrame, windows: pl.DataFrame) -> States:
