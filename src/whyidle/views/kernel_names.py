@@ -42,14 +42,15 @@ _FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("gemm", r"^triton_(tem|mm|bmm)_"),
         ("reduction", r"^triton_(red|per)_"),
         ("elementwise", r"^triton_(poi|for)_|^triton__"),
+        ("copy", r"^[^<]*(and_cache|kv_?cache)"),
         (
             "attention",
-            r"flash|fmha|attn_(fwd|bwd)|attention|sage_fwd|sdpa|\bmha_|fattn|(^|[^a-z])mla_",
+            r"^(?!.*norm)(.*(flash_|fmha|attn_(fwd|bwd)|attention|sage_fwd|sdpa|\bmha_|fattn|[^a-z]mla_))",
         ),
         ("layout", r"nchw_?(to|2)_?nhwc|nhwc_?(to|2)_?nchw|^batched_transpose_|tensorTransform"),
+        ("embedding", r"(?<!rotary_)embedding|indexselect|index_select|_gather_kernel|pooled_embs"),
         ("optimizer", r"multi_tensor_apply|multitensorapply|fused_?(adam|sgd|lamb|adagrad)"),
         ("optimizer", r"(^|[^a-z])(adam|lamb|sgd|adagrad)(w|_|functor|kernel|math)"),
-        ("embedding", r"embedding|indexselect|index_select|_gather_kernel|pooled_embs"),
         (
             "normalisation",
             r"(batch|layer|rms|group|instance)_?norm|bnorm|(^|[^a-z])bn_(fw|bw)|(^|[^a-z])ln_(fwd|bwd)"
@@ -62,7 +63,7 @@ _FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "conv",
             r"convolve|conv(olution)?(\d?d|_|<|fwd|bwd|forward|backward)|scudnn|cudnn_\w*gemm|[sh]\d*cudnn"
-            r"|winograd|fprop|(?<![a-z])[dw]grad|igemm_(fwd|bwd|wrw)|fft[12]d_|im2col|col2im|vol2col"
+            r"|winograd|fprop|(?<![a-z])[dw]grad|igemm_(fwd|bwd|wrw)|fft[12]d_|im2col|im2d2col|col2im|vol2col"
             r"|[dw]grad_(alg|engine)|miopenconv|_bwd_weight|depthwise",
         ),
         (
@@ -72,8 +73,8 @@ _FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ),
         (
             "copy",
-            r"copy_kernel|catarray|transpose|permute|kv_?cache|and_cache|subtensorop|copydevice"
-            r"|loadwithcast|flip_kernel|roll_cuda|index_copy|copy_if",
+            r"copy_kernel|catarray|transpose|permute|subtensorop|copydevice"
+            r"|flip_kernel|roll_cuda|index_copy|copy_if",
         ),
         ("reduction", r"reduce_kernel|devicereduce|reduce_1block|segmented_?reduce|reduceop<"),
         (
@@ -92,7 +93,7 @@ _TENSOR = re.compile(
 _XMMA = re.compile(r"xmma_", re.IGNORECASE)
 _SIMT = re.compile(
     r"simt|ffma|(?<![a-z0-9])sgemm|_sgemm|scudnn(?!_h)|c?gcgemm|_cgemm|(^|_)dgemm"
-    r"|([dw]grad\w*|convolve\w*|conv2d_grouped_direct_kernel)<(float|__half|double)|fft[12]d_[rc]2[cr]",
+    r"|([dw]grad\w*_(engine|alg)\w*|convolve\w*|_grouped_direct_kernel)<(float|__half|double)|fft[12]d_[rc]2[cr]",
     re.IGNORECASE,
 )
 _FIXED_PRECISION = (
@@ -100,7 +101,7 @@ _FIXED_PRECISION = (
     ("tf32", re.compile(r"tf32|_S_MX_B|xf32", re.IGNORECASE)),
     ("bf16", re.compile(r"bf16|bfloat16|DF16b", re.IGNORECASE)),
     ("fp16", re.compile(r"fp16|(?<![a-z])f16|__half|c10::half|_half\b|h884|hgemm|h1688", re.IGNORECASE)),
-    ("int8", re.compile(r"int8|i8i8|s8_|i16832|i8816", re.IGNORECASE)),
+    ("int8", re.compile(r"int8|i8i8|i16832|i8816", re.IGNORECASE)),
     ("fp64", re.compile(r"d884|dgemm|<double|f64|dmma", re.IGNORECASE)),
     ("tf32", re.compile(r"(?<![a-z])s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)),
     ("fp32", re.compile(r"sgemm|scudnn|f32f32|<float|gcgemm|cgemm|fft[12]d_|fp32", re.IGNORECASE)),
@@ -110,13 +111,15 @@ _TENSILE_TYPES = (
     ("S_MX", "tf32"), ("F8", "fp8"), ("B8", "fp8"), ("I8", "int8"), ("H", "fp16"), ("B", "bf16"),
     ("S", "fp32"), ("D", "fp64"),
 )  # fmt: skip
+_NAMESPACES = re.compile(r"\(anonymous namespace\)::|fbgemm(_gpu)?::|^void ")
 _ALIGN = re.compile(r"_align(?:a)?(\d+)")
-_FUSED = re.compile(r"^triton_|fused|_quant_kernel", re.IGNORECASE)
+_FUSED = re.compile(r"^triton_|(?<!non)fused|_quant_kernel", re.IGNORECASE)
 
 
 @lru_cache(maxsize=65536)
 def read_name(name: str) -> KernelName:
     """Everything a kernel's name tells."""
+    name = _bare(name)
     family = next((f for f, rule in _FAMILIES if rule.search(name)), "other")
     align = _ALIGN.search(name) if "tensorop" in name or "xmma" in name else None
     return KernelName(
@@ -126,6 +129,17 @@ def read_name(name: str) -> KernelName:
         align=int(align.group(1)) if align else None,
         fused=bool(_FUSED.search(name)),
     )
+
+
+def _bare(name: str) -> str:
+    """The name without its parameter list and without namespaces that would mislead."""
+    name = _NAMESPACES.sub("", name)
+    depth = 0
+    for at, sign in enumerate(name):
+        depth += (sign == "<") - (sign == ">")
+        if sign == "(" and depth <= 0:
+            return name[:at]
+    return name
 
 
 def _cores(name: str, family: str) -> str | None:

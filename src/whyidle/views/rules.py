@@ -40,6 +40,8 @@ _SPIKES = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
 
 def all_rules(found: Segments, scene: Scene) -> Segments:
     """Every rule, in the order in which later ones may rely on earlier ones."""
+    if not scene.host.nest.start.size:
+        return found
     for rule in (first_use, profiler_start, unrecorded, cpu_roundtrip, python_loop, empty_cache, loader_restart):
         found = rule(found, scene)
     return lost_lead(sampled(found, scene), scene)
