@@ -55,7 +55,9 @@ def _claims(views: Views) -> tuple[dict[str, pl.DataFrame], list[NotJudged], lis
         try:
             lacking = missing(views, cause.needs)
             if lacking:
-                not_judged.append(_unfed(cause, [n.missing for n in lacking], lacking[0].record_with))
+                not_judged.append(
+                    _unfed(cause, [n.missing for n in lacking], lacking[0].record_with)
+                )
             else:
                 claims[cause.id] = frame(CLAIMS, cause.claims(views))
         except Exception as error:  # noqa: BLE001  a cause that breaks must not cost the report

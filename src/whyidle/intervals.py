@@ -15,7 +15,7 @@ import numpy.typing as npt
 from whyidle.errors import Bug
 
 Ints = npt.NDArray[np.int64]
-Index = npt.NDArray[np.intp]
+Index = npt.NDArray[np.integer[Any]]
 Intervals = tuple[Ints, Ints]
 
 _LIMIT = 2**62
@@ -37,17 +37,17 @@ class Axis:
         self._shift = first[:-1].astype(np.int64) - np.asarray(low, dtype=np.int64)
         self._first = first[:-1].astype(np.int64)
 
-    def put(self, group: npt.NDArray[Any], instant_ns: Ints) -> Ints:
+    def put(self, group: Index, instant_ns: Ints) -> Ints:
         """Instants of groups -> positions on the axis."""
-        return instant_ns + self._shift[group]
+        return np.asarray(instant_ns + self._shift[group])
 
     def group_of(self, position: Ints) -> Index:
         """The group whose room holds each position."""
         return np.searchsorted(self._first, position, side="right") - 1
 
-    def take(self, position: Ints, group: npt.NDArray[Any]) -> Ints:
+    def take(self, position: Ints, group: Index) -> Ints:
         """Positions -> instants in ns of their groups."""
-        return position - self._shift[group]
+        return np.asarray(position - self._shift[group])
 
 
 def union(start: Ints, end: Ints) -> Intervals:
@@ -95,13 +95,13 @@ def pairs(a: Intervals, b: Intervals) -> tuple[Index, Index]:
     return left, expand(first, count)
 
 
-def expand(first: npt.NDArray[Any], count: npt.NDArray[Any]) -> Index:
+def expand(first: Index, count: Index) -> Index:
     """first[i], first[i]+1, .. of length count[i], one run after another."""
     total = int(count.sum())
     if total == 0:
         return np.zeros(0, dtype=np.intp)
     jump = np.repeat(first - np.concatenate([[0], np.cumsum(count)[:-1]]), count)
-    return (np.arange(total) + jump).astype(np.intp)
+    return np.asarray(np.arange(total) + jump)
 
 
 def length(a: Intervals) -> int:
@@ -125,15 +125,15 @@ def overlap_ns(start: Ints, end: Ints, a: Intervals) -> Ints:
         index = np.searchsorted(a[0], position, side="right")
         before = np.maximum(index - 1, 0)
         inside = np.where(index > 0, np.minimum(position, _at(a[1], before)) - _at(a[0], before), 0)
-        return total[before] + np.maximum(inside, 0)
+        return np.asarray(total[before] + np.maximum(inside, 0))
 
     if a[0].size == 0:
         return np.zeros(start.shape, dtype=np.int64)
-    return np.maximum(below(np.maximum(end, start)) - below(start), 0)
+    return np.asarray(np.maximum(below(np.maximum(end, start)) - below(start), 0))
 
 
-def _at(values: Ints, index: npt.NDArray[Any]) -> Ints:
-    return values[np.minimum(index, values.size - 1)]
+def _at(values: Ints, index: Index) -> Ints:
+    return np.asarray(values[np.minimum(index, values.size - 1)])
 
 
 def _first(a: Intervals) -> int:

@@ -32,7 +32,7 @@ class Ledger:
 
     def contested_s(self, cause: str) -> float:
         """Seconds that a cause asked for and another one won."""
-        own = self.won.filter(pl.col("cause") == cause)["lost_s"].sum()
+        own = float(self.won.filter(pl.col("cause") == cause)["lost_s"].sum())
         return max(self.wanted_s.get(cause, 0.0) - own, 0.0)
 
 

@@ -118,5 +118,7 @@ def clean_run(steps: int = 4) -> Evidence:
         for index in range(4):
             at = begin + index * 250
             story.op("aten::mm", max(at - 100, 0), max(at - 80, 20))
-            story.launch("ampere_gemm_tn", (max(at - 95, 2), max(at - 90, 6)), (max(at, 6), at + 250))
+            story.launch(
+                "ampere_gemm_tn", (max(at - 95, 2), max(at - 90, 6)), (max(at, 6), at + 250)
+            )
     return story.evidence()

@@ -23,7 +23,11 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
     won = ledger.won
     if views.windows.height == 0:
         return None
-    sums = won.group_by("window").agg(pl.col("lost_s").sum()).sort("lost_s", "window", descending=[True, False])
+    sums = (
+        won.group_by("window")
+        .agg(pl.col("lost_s").sum())
+        .sort("lost_s", "window", descending=[True, False])
+    )
     number = sums["window"][0] if sums.height else 0
     place = views.windows.row(number, named=True)
     mine = won.filter(pl.col("window") == number)
@@ -107,15 +111,23 @@ def _device_lanes(views: Views, place: dict[str, int], low: int, high: int) -> p
     kind = pl.col("state").replace_strict({0: "compute", 1: "communication", 2: "copy"})
     lane = pl.concat_str(pl.lit(prefix), pl.col("lane").cast(pl.String).fill_null(""))
     return work.select(
-        lane.alias("lane"), kind.alias("kind"), pl.col("name").cast(pl.String), "start_ns", "end_ns",
+        lane.alias("lane"),
+        kind.alias("kind"),
+        pl.col("name").cast(pl.String),
+        "start_ns",
+        "end_ns",
         pl.lit(0).alias("depth"),
-    )  # fmt: skip
+    )
 
 
 def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.DataFrame:
-    window = views.windows.select("rank", "device").with_row_index().filter(
-        pl.col("rank").eq_missing(place["rank"]) & (pl.col("device") == place["device"])
-    )["index"][0]
+    window = (
+        views.windows.select("rank", "device")
+        .with_row_index()
+        .filter(pl.col("rank").eq_missing(place["rank"]) & (pl.col("device") == place["device"]))[
+            "index"
+        ][0]
+    )
     threads = views.feeders.others.get(window, [])[:2]
     nest = views.host.nest
     hosts = nest.spans.select("thread", "kind", "name").with_columns(
@@ -131,7 +143,9 @@ def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.
     names = dict(views.evidence.table("threads").select("thread", "name").iter_rows())
     lanes = {t: f"thread {names.get(t, t)}" for t in threads}
     return hosts.select(
-        pl.col("thread").replace_strict(lanes, return_dtype=pl.String, default="thread").alias("lane"),
+        pl.col("thread")
+        .replace_strict(lanes, return_dtype=pl.String, default="thread")
+        .alias("lane"),
         pl.col("kind").cast(pl.String),
         pl.col("name").cast(pl.String),
         "start_ns",

@@ -59,7 +59,9 @@ FRAME = [("gemm", 0, 1, d) for d in (0, 1)] + [("gemm", END - 1, 1, d) for d in 
 
 
 @given(st.lists(work, max_size=12))
-def test_states_follow_the_precedence_at_every_instant(rows: list[tuple[str, int, int, int]]) -> None:
+def test_states_follow_the_precedence_at_every_instant(
+    rows: list[tuple[str, int, int, int]],
+) -> None:
     rows = rows + FRAME
     views = Views(evidence_of(told(rows)))
     seconds = views.states.seconds()
@@ -87,7 +89,13 @@ def test_one_claim_wins_each_instant_by_weight_level_length_and_id(
     claims: dict[str, list[dict[str, object]]] = {}
     for start, length, weight, level, cause in asked:
         claims.setdefault(cause, []).append(
-            {"device": 0, "start_ns": start, "end_ns": start + length, "weight": weight, "level": level}
+            {
+                "device": 0,
+                "start_ns": start,
+                "end_ns": start + length,
+                "weight": weight,
+                "level": level,
+            }
         )
     ledger = settle({cause: frame(CLAIMS, found) for cause, found in claims.items()}, views.states)
     levels = ["seen", "deduced", "suspected"]

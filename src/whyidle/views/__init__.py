@@ -9,6 +9,7 @@ import polars as pl
 from whyidle.errors import NothingRecorded
 from whyidle.model import DEVICE_KINDS, Evidence
 from whyidle.views import activity as activity_view
+from whyidle.views import kernels as kernels_view
 from whyidle.views import windows as windows_view
 from whyidle.views.blame import (
     Feeders,
@@ -16,9 +17,9 @@ from whyidle.views.blame import (
     blame_empty,
     blame_frame,
 )
+from whyidle.views.completeness import notes, sampled_ranks
 from whyidle.views.cpu_run import cpu_activity, cpu_windows
 from whyidle.views.host import Host, host
-from whyidle.views.completeness import notes, sampled_ranks
 from whyidle.views.nest import nest
 from whyidle.views.places import claims_of
 from whyidle.views.rules import all_rules
@@ -99,6 +100,11 @@ class Views:
                 stepping[window] = first[0]
             others[window] = list(dict.fromkeys([*first, *mine]))
         return Feeders(stepping, others)
+
+    @cached_property
+    def kernels(self) -> pl.DataFrame:
+        """Compute kernels with family, fill and launching operator; see views.kernels."""
+        return kernels_view.kernels(self)
 
     @cached_property
     def has_device(self) -> bool:

@@ -86,12 +86,16 @@ _WRAPPER = re.compile(
     r"|^FullyShardedDataParallel\._?(pre|post)_|^FSDP::(pre|post)_|_sync_buffers|_sync_module_states"
     r"|^FullyShardedDataParallel\.rate_limiter"
 )
-_COLLECTIVE = re.compile(r"^(c10d::|nccl:|rccl:|hccl:|gloo:|mpi:|record_param_comms$|_c10d_functional::)")
+_COLLECTIVE = re.compile(
+    r"^(c10d::|nccl:|rccl:|hccl:|gloo:|mpi:|record_param_comms$|_c10d_functional::)"
+)
 _PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): |^PyTorch Profiler")
 _COLLECTOR = re.compile(r"^<built-in function collect>$|^gc\.collect")
 _CHECKPOINT = re.compile(
-    r"torch/serialization\.py\(\d+\): save$|\b(save|write|dump|store)_?(model|state|checkpoint|ckpt)"
-    r"|\b(checkpoint|ckpt)[_ ]?(save|saving|write)|torch/distributed/checkpoint/.*: (save|async_save)"
+    r"torch/serialization\.py\(\d+\): save$"
+    r"|\b(save|write|dump|store)_?(model|state|checkpoint|ckpt)"
+    r"|\b(checkpoint|ckpt)[_ ]?(save|saving|write)"
+    r"|torch/distributed/checkpoint/.*: (save|async_save)"
     r"|\): save_(checkpoint|pretrained|file)$",
     re.IGNORECASE,
 )
@@ -100,7 +104,9 @@ _EVALUATION = re.compile(
     r"|(validation|eval|test)_(step|loop|epoch)",
     re.IGNORECASE,
 )
-_NOT_EVALUATION = re.compile(r"evaluate_function|: eval$|eval_frame|numexpr|builtin.*eval", re.IGNORECASE)
+_NOT_EVALUATION = re.compile(
+    r"evaluate_function|: eval$|eval_frame|numexpr|builtin.*eval", re.IGNORECASE
+)
 _LOGGING = re.compile(
     r"torch/utils/tensorboard/|/wandb/|/mlflow/|logging/__init__\.py\(\d+\): |tqdm/"
     r"|^<built-in function print>$|(^|[^a-z])(tensorboard|wandb|mlflow|add_histogram|add_scalar)"
@@ -108,8 +114,8 @@ _LOGGING = re.compile(
 )
 _EMPTY_CACHE = re.compile(r"\): empty_cache$|(cuda|hip)_emptyCache|\bempty_cache\b")
 _WAITS = re.compile(
-    r"run_backward|_engine_run_backward|<built-in method acquire of|threading\.py\(\d+\): (wait|acquire)"
-    r"|queue\.py\(\d+\): get|<built-in method (poll|select|wait) of"
+    r"run_backward|_engine_run_backward|<built-in method acquire of"
+    r"|threading\.py\(\d+\): (wait|acquire)|queue\.py\(\d+\): get|<built-in method (poll|select|wait) of"
 )
 _LAZY = re.compile(r"Lazy Function Loading|Module Loading|cu(da|hip)?Module|hipModuleLoad|hipInit")
 

@@ -53,7 +53,9 @@ class Segments:
 
     def with_activity(self, where: npt.NDArray[np.bool_], activity: str) -> Segments:
         """The same, with another activity where told."""
-        return replace(self, activity=np.where(where, CODE[activity], self.activity).astype(np.int8))
+        return replace(
+            self, activity=np.where(where, CODE[activity], self.activity).astype(np.int8)
+        )
 
 
 def joined(many: list[Segments]) -> Segments:
@@ -76,7 +78,9 @@ def blame_empty(states: States, host: Host, feeders: Feeders) -> tuple[Segments,
     found = pieces(states)
     split = parts(found)
     thread = found.thread[split.piece]
-    stepping = np.array([feeders.stepping.get(g, -1) for g in range(states.windows.height)], dtype=np.intp)
+    stepping = np.array(
+        [feeders.stepping.get(g, -1) for g in range(states.windows.height)], dtype=np.intp
+    )
     tail = (thread < 0) & (found.ender[split.piece] < 0)
     thread = np.where(tail, stepping[found.group[split.piece]], thread)
     known = thread >= 0
@@ -123,9 +127,7 @@ def activity_of(host: Host, span: Index) -> Codes:
     return np.where(span >= 0, host.activity[span], NOTHING).astype(np.int8)
 
 
-def _fed(
-    axis: Axis, host: Host, group: Index, found: Segments, feeders: Feeders
-) -> Segments:
+def _fed(axis: Axis, host: Host, group: Index, found: Segments, feeders: Feeders) -> Segments:
     """Where the launching thread recorded nothing, what the thread that feeds it was doing."""
     done = [found.take(np.flatnonzero(found.activity != NOTHING))]
     open_ = found.take(np.flatnonzero(found.activity == NOTHING))
@@ -137,9 +139,7 @@ def _fed(
         thread = other[group[open_.piece]]
         ask = (thread >= 0) & (thread != open_.thread)
         asked = open_.take(np.flatnonzero(ask))
-        told = _on_threads(
-            axis, host, group, asked.start, asked.end, thread[ask], asked.piece
-        )
+        told = _on_threads(axis, host, group, asked.start, asked.end, thread[ask], asked.piece)
         busy = told.activity != NOTHING
         done.append(told.take(np.flatnonzero(busy)))
         silent = told.take(np.flatnonzero(~busy))
@@ -164,7 +164,11 @@ def blame_copies(states: States, host: Host) -> Segments:
     """Give every instant of copy alone to what launched the copy."""
     at = np.flatnonzero(states.work["state"].to_numpy() == COPY)
     start, end = cut(states.sets[COPY], states.start[at])
-    owner = at[np.maximum(np.searchsorted(states.start[at], start, side="right") - 1, 0)] if at.size else at
+    owner = (
+        at[np.maximum(np.searchsorted(states.start[at], start, side="right") - 1, 0)]
+        if at.size
+        else at
+    )
     work = states.work
     launch = host.nest.index_of(work["launch"].fill_null(2**32 - 1).to_numpy()[owner])
     launch = np.where(work["launch"].is_null().to_numpy()[owner], -1, launch)
@@ -172,7 +176,9 @@ def blame_copies(states: States, host: Host) -> Segments:
     text = work["name"].cast(pl.String).to_numpy()[owner] if owner.size else np.zeros(0, dtype=str)
     inbound = np.array(["HtoD" in t for t in text], dtype=bool)
     weak = np.isin(activity, [NOTHING, CODE["op"], CODE["launch"], CODE["python"], CODE["sync"]])
-    activity = np.where(inbound & weak, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity))
+    activity = np.where(
+        inbound & weak, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity)
+    )
     thread = work["caller"].cast(pl.Int64).fill_null(-1).to_numpy()[owner].astype(np.intp)
     piece = np.full(start.size, -1, dtype=np.intp)
     return Segments(start, end, activity.astype(np.int8), launch.astype(np.intp), thread, piece)

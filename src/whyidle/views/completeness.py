@@ -22,7 +22,8 @@ def sampled_ranks(evidence: Evidence) -> list[int | None]:
         pl.col("kind").is_in(["op", "annotation"]) & pl.col("external").is_not_null()
     )
     counts = numbered.group_by("source", "rank").agg(
-        ((pl.col("external").max() - pl.col("external").min() + 1) / pl.len()).alias("ids"), pl.len()
+        ((pl.col("external").max() - pl.col("external").min() + 1) / pl.len()).alias("ids"),
+        pl.len(),
     )
     thinned = counts.filter((pl.col("ids") > THINNED) & (pl.col("len") >= ENOUGH))
     return thinned["rank"].unique().sort().to_list()

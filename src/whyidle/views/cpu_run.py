@@ -59,7 +59,9 @@ def cpu_activity(host: Host, windows: pl.DataFrame, empty: pl.DataFrame) -> pl.D
     stepping = windows["thread"].to_list()
     thread = nest.thread[inner.span]
     at = np.flatnonzero(useful & np.isin(thread, stepping))
-    first = np.concatenate([[True], inner.start[at][1:] != inner.end[at][:-1]]) if at.size else at > 0
+    first = (
+        np.concatenate([[True], inner.start[at][1:] != inner.end[at][:-1]]) if at.size else at > 0
+    )
     head = np.flatnonzero(first)
     tail = np.concatenate([head[1:], [at.size]])[: head.size] - 1
     span = inner.span[at[head]]
@@ -84,10 +86,14 @@ def _transfers(nest: Nest) -> pl.DataFrame:
     named = names.matching(nest.spans["name"], lambda n: n.startswith(names.CPU_TRANSFERS))
     at = np.flatnonzero(((nest.spans["kind"] == "annotation") & named).to_numpy())
     thread = nest.thread[at]
-    return nest.spans[at].select("row", "name", "rank").with_columns(
-        pl.Series("start_ns", nest.axis.take(nest.start[at], thread)),
-        pl.Series("end_ns", nest.axis.take(nest.end[at], thread)),
-        pl.lit(COMMUNICATION, pl.Int8).alias("state"),
+    return (
+        nest.spans[at]
+        .select("row", "name", "rank")
+        .with_columns(
+            pl.Series("start_ns", nest.axis.take(nest.start[at], thread)),
+            pl.Series("end_ns", nest.axis.take(nest.end[at], thread)),
+            pl.lit(COMMUNICATION, pl.Int8).alias("state"),
+        )
     )
 
 

@@ -56,14 +56,18 @@ def pieces(states: States) -> Pieces:
     group = states.axis.group_of(start)
     found = np.searchsorted(states.start, end, side="left")
     at = np.minimum(found, max(states.start.size - 1, 0))
-    ends_here = (found < states.start.size) & (states.start[at] == end) if states.start.size else found < 0
+    ends_here = (
+        (found < states.start.size) & (states.start[at] == end) if states.start.size else found < 0
+    )
     ender = np.where(ends_here, at, -1)
     work = states.work
     linked = (ender >= 0) & work["launch"].is_not_null().to_numpy()[at]
     launch = states.axis.put(group, work["launch_ns"].fill_null(0).to_numpy()[at])
     called = states.axis.put(group, work["called_ns"].fill_null(0).to_numpy()[at])
     thread = np.where(linked, work["caller"].fill_null(0).to_numpy()[at].astype(np.intp), -1)
-    return Pieces(start, end, group, ender, _before(states, start, group), linked, launch, called, thread)
+    return Pieces(
+        start, end, group, ender, _before(states, start, group), linked, launch, called, thread
+    )
 
 
 def cut(a: Intervals, points: Ints) -> Intervals:
@@ -80,7 +84,9 @@ def _before(states: States, start: Ints, group: Index) -> Index:
     order = np.argsort(states.end, kind="stable")
     at = np.searchsorted(states.end[order], start, side="right") - 1
     found = np.where(at >= 0, order[np.maximum(at, 0)] if order.size else -1, -1)
-    same = (found >= 0) & (states.group[np.maximum(found, 0)] == group) if order.size else found >= 0
+    same = (
+        (found >= 0) & (states.group[np.maximum(found, 0)] == group) if order.size else found >= 0
+    )
     return np.where(same, found, -1).astype(np.intp)
 
 

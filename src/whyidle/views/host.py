@@ -24,17 +24,19 @@ from whyidle.views.names import BLOCKING_COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES
 from whyidle.views.nest import Nest, Partition, partition
 
 Codes = npt.NDArray[np.int8]
+Flags = npt.NDArray[np.bool_]
 SMALL_COPY_BYTES = 65536
 """Up to here CUDA stages a pageable copy itself; what the caller waits for is the stream."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """The nested host spans with, per span (index into ``nest``):
+    """The nested host spans and, per span (index into ``nest``), what it means.
 
     activity: code in ACTIVITIES, given everything around it; scope: the outermost span around it
     (or itself) of the same activity; operator: index of the outermost operator it belongs to,
-    -1 for none; frame: index of the innermost frame of the user's own source, -1 for none; waits: whether the span or one inside it waits for the device.
+    -1 for none; frame: index of the innermost frame of the user's own source, -1 for none;
+    waits: whether the span or one inside it waits for the device.
     """
 
     nest: Nest
@@ -42,8 +44,8 @@ class Host:
     scope: Index
     operator: Index
     frame: Index
-    waits: npt.NDArray[np.bool_]
-    feeds: npt.NDArray[np.bool_]  # per thread: does it launch device work
+    waits: Flags
+    feeds: Flags  # per thread: does it launch device work
 
     @cached_property
     def partition(self) -> Partition:
@@ -76,23 +78,25 @@ class _Names:
         _, first, at = np.unique(keys.to_numpy(), return_index=True, return_inverse=True)
         distinct = spans.select("kind", pl.col("name").cast(pl.String).fill_null(""))[first]
         pairs = list(distinct.iter_rows())
-        self.own = _take([CODE[own_activity(k, n)] for k, n in pairs], at, np.int8)
-        self.is_op = _take([k == "op" for k, _ in pairs], at, bool)
-        self.is_python = _take([k == "python" for k, _ in pairs], at, bool)
-        self.user_frame = _take([k == "python" and is_user_frame(n) for k, n in pairs], at, bool)
-        self.sync = _take([k == "runtime" and _is_wait(n) for k, n in pairs], at, bool)
-        self.reads = _take([bool(READS.search(n)) for _, n in pairs], at, bool)
-        self.hidden = _take([bool(HIDDEN_WAITS.search(n)) for _, n in pairs], at, bool)
-        self.node = _take([n.startswith(NODE) for _, n in pairs], at, bool)
-        self.check = _take([n in ANOMALY_CHECKS for _, n in pairs], at, bool)
-        self.isnan = _take([n == "aten::isnan" for _, n in pairs], at, bool)
+        self.own: Codes = np.array([CODE[own_activity(k, n)] for k, n in pairs], dtype=np.int8)[at]
+        self.is_op = _take([k == "op" for k, _ in pairs], at)
+        self.is_python = _take([k == "python" for k, _ in pairs], at)
+        self.user_frame = _take([k == "python" and is_user_frame(n) for k, n in pairs], at)
+        self.sync = _take([k == "runtime" and _is_wait(n) for k, n in pairs], at)
+        self.reads = _take([bool(READS.search(n)) for _, n in pairs], at)
+        self.hidden = _take([bool(HIDDEN_WAITS.search(n)) for _, n in pairs], at)
+        self.node = _take([n.startswith(NODE) for _, n in pairs], at)
+        self.check = _take([n in ANOMALY_CHECKS for _, n in pairs], at)
+        self.isnan = _take([n == "aten::isnan" for _, n in pairs], at)
         self.wrapped = _take(
-            [n.startswith(("DistributedDataParallel.", "FullyShardedDataParallel.")) for _, n in pairs],
+            [
+                n.startswith(("DistributedDataParallel.", "FullyShardedDataParallel."))
+                for _, n in pairs
+            ],
             at,
-            bool,
         )
-        self.broadcast = _take([k == "op" and "broadcast" in n for k, n in pairs], at, bool)
-        self.free = _take([k == "runtime" and bool(_FREES.search(n)) for k, n in pairs], at, bool)
+        self.broadcast = _take([k == "op" and "broadcast" in n for k, n in pairs], at)
+        self.free = _take([k == "runtime" and bool(_FREES.search(n)) for k, n in pairs], at)
 
 
 _FREES = re.compile(r"^(cuda|hip)Free$|^(cu|hip)MemUnmap")
@@ -117,8 +121,8 @@ def split_frame(name: str) -> tuple[str, int, str] | None:
     return (found["file"], int(found["line"]), found["function"]) if found else None
 
 
-def _take(values: list[object], at: npt.NDArray[np.int64], dtype: type) -> npt.NDArray[np.generic]:
-    return np.array(values, dtype=dtype)[at] if values else np.zeros(0, dtype=dtype)
+def _take(values: list[bool], at: Index) -> Flags:
+    return np.array(values, dtype=bool)[at]
 
 
 def _is_wait(name: str) -> bool:
@@ -143,9 +147,7 @@ def _copies(nested: Nest, activity: pl.DataFrame) -> Codes:
     return found
 
 
-def _own(
-    table: _Names, parent: Index, waits: npt.NDArray[np.bool_], copies: Codes
-) -> Codes:
+def _own(table: _Names, parent: Index, waits: Flags, copies: Codes) -> Codes:
     own = table.own.copy()
     own[table.reads & waits] = CODE["scalar_read"]
     own[table.hidden & waits] = CODE["sync"]
@@ -182,7 +184,7 @@ def _wrapper(table: _Names, parent: Index, own: Codes) -> None:
             own[index] = CODE["wrapper"]
 
 
-def _ancestors(parent: Index, index: Index) -> npt.NDArray[np.bool_]:
+def _ancestors(parent: Index, index: Index) -> Flags:
     """Marks the spans given and everything around them."""
     found = np.zeros(parent.size, dtype=bool)
     while index.size:
@@ -210,7 +212,7 @@ def _scope(nested: Nest, code: Codes) -> Index:
     return found
 
 
-def _first_from_above(nested: Nest, mine: npt.NDArray[np.generic]) -> Index:
+def _first_from_above(nested: Nest, mine: Flags) -> Index:
     """Per span the outermost span around it (or itself) for which ``mine`` holds, else -1."""
     found = np.full(nested.start.size, -1, dtype=np.intp)
     for depth, level in enumerate(nested.levels):
@@ -219,7 +221,7 @@ def _first_from_above(nested: Nest, mine: npt.NDArray[np.generic]) -> Index:
     return found
 
 
-def _last_from_above(nested: Nest, mine: npt.NDArray[np.generic]) -> Index:
+def _last_from_above(nested: Nest, mine: Flags) -> Index:
     """Per span the innermost span around it (or itself) for which ``mine`` holds, else -1."""
     found = np.full(nested.start.size, -1, dtype=np.intp)
     for depth, level in enumerate(nested.levels):

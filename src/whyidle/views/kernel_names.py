@@ -100,7 +100,10 @@ _FIXED_PRECISION = (
     ("fp8", re.compile(r"e4m3|e5m2|fp8|float8|f8f8", re.IGNORECASE)),
     ("tf32", re.compile(r"tf32|_S_MX_B|xf32", re.IGNORECASE)),
     ("bf16", re.compile(r"bf16|bfloat16|DF16b", re.IGNORECASE)),
-    ("fp16", re.compile(r"fp16|(?<![a-z])f16|__half|c10::half|_half\b|h884|hgemm|h1688", re.IGNORECASE)),
+    (
+        "fp16",
+        re.compile(r"fp16|(?<![a-z])f16|__half|c10::half|_half\b|h884|hgemm|h1688", re.IGNORECASE),
+    ),
     ("int8", re.compile(r"int8|i8i8|i16832|i8816", re.IGNORECASE)),
     ("fp64", re.compile(r"d884|dgemm|<double|f64|dmma", re.IGNORECASE)),
     ("tf32", re.compile(r"(?<![a-z])s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)),

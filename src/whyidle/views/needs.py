@@ -56,11 +56,15 @@ def _blame(views: Views) -> bool:
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 NEEDS: dict[str, Need] = {
     "device": Need("device activity", f"{_PROFILE})", _device),
-    "launches": Need("launch records that join device work to host calls", f"{_PROFILE})", _launched),
+    "launches": Need(
+        "launch records that join device work to host calls", f"{_PROFILE})", _launched
+    ),
     "host": Need("host operators or annotations", f"{_PROFILE})", _host),
     "blame": Need("host activity with launches", f"{_PROFILE})", _blame),
     "ops": Need("framework operators", f"{_PROFILE})", _ops),
-    "steps": Need("step marks", f"{_PROFILE}, schedule=...) and prof.step() after each step", _steps),
+    "steps": Need(
+        "step marks", f"{_PROFILE}, schedule=...) and prof.step() after each step", _steps
+    ),
     "shapes": Need("operator input shapes", f"{_PROFILE}, record_shapes=True)", _column("shapes")),
     "blocks": Need("kernel grid sizes", f"{_PROFILE})", _column("blocks")),
     "sms": Need("the device's number of multiprocessors", f"{_PROFILE})", _sms),

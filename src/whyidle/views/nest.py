@@ -58,7 +58,9 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
     spans = spans.select(
         "row", "rank", "thread", "kind", "name", "stack",
         pl.col("start_ns").clip(lower_bound=low_ns), pl.col("end_ns").clip(upper_bound=high_ns),
-    ).sort("thread", "start_ns", "end_ns", descending=[False, False, True], maintain_order=True)  # fmt: skip
+    )  # fmt: skip
+    keys = ["thread", "start_ns", "end_ns"]
+    spans = spans.sort(keys, descending=[False, False, True], maintain_order=True)
     thread = spans["thread"].to_numpy().astype(np.uint32)
     threads = int(thread.max()) + 1 if thread.size else 0
     axis = Axis(np.full(threads, low_ns), np.full(threads, high_ns))
@@ -71,9 +73,7 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
     return Nest(spans, axis, thread, start, end, parent, depth, levels, edges)
 
 
-def _levels(
-    start: Ints, end: Ints
-) -> tuple[Index, npt.NDArray[np.int32], tuple[Index, ...], Ints]:
+def _levels(start: Ints, end: Ints) -> tuple[Index, npt.NDArray[np.int32], tuple[Index, ...], Ints]:
     """Peel the outermost spans off, level by level; see Nest for what comes back."""
     count = start.size
     parent = np.full(count, -1, dtype=np.intp)
@@ -130,7 +130,7 @@ def partition(nested: Nest) -> Partition:
     none = np.full(nested.edges[0].size, -1, dtype=np.intp)
     after = np.concatenate([none, full, nested.parent[full]])
     depth = nested.depth[full].astype(np.int64)
-    # at one instant: the thread's own start, then ends (deeper first), then starts (shallower first)
+    # at one instant: the thread's own start, ends (deeper first), starts (shallower first)
     tie = np.concatenate([none - 2 * _DEEPEST, depth + _DEEPEST, -depth])
     order = np.lexsort((tie, position))
     position, after = position[order], after[order]

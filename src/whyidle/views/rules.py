@@ -42,7 +42,15 @@ def all_rules(found: Segments, scene: Scene) -> Segments:
     """Every rule, in the order in which later ones may rely on earlier ones."""
     if not scene.host.nest.start.size:
         return found
-    for rule in (first_use, profiler_start, unrecorded, cpu_roundtrip, python_loop, empty_cache, loader_restart):
+    for rule in (
+        first_use,
+        profiler_start,
+        unrecorded,
+        cpu_roundtrip,
+        python_loop,
+        empty_cache,
+        loader_restart,
+    ):
         found = rule(found, scene)
     return lost_lead(sampled(found, scene), scene)
 
@@ -51,7 +59,9 @@ def sampled(found: Segments, scene: Scene) -> Segments:
     """Where operators were dropped, the time between recorded ones is not Python's."""
     if not scene.sampled:
         return found
-    return found.with_activity(np.isin(found.activity, [CODE["nothing"], CODE["python"]]), "unknown")
+    return found.with_activity(
+        np.isin(found.activity, [CODE["nothing"], CODE["python"]]), "unknown"
+    )
 
 
 def profiler_start(found: Segments, scene: Scene) -> Segments:
@@ -88,7 +98,7 @@ def _silent_tail(found: Segments, scene: Scene) -> npt.NDArray[np.bool_]:
         last = ends[own].max() if own.any() else np.iinfo(NS).min
         at = scene.states.axis.put(np.array([window]), np.array([last], dtype=NS))[0]
         quiet |= (scene.pieces.group[found.piece] == window) & (found.start >= at)
-    return tail & quiet & (found.activity == CODE["nothing"])
+    return np.asarray(tail & quiet & (found.activity == CODE["nothing"]))
 
 
 def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
@@ -166,9 +176,9 @@ _FREE = re.compile(r"^(cuda|hip)Free$|^(cu|hip)MemUnmap")
 
 
 def empty_cache(found: Segments, scene: Scene) -> Segments:
-    """Memory freed outside any operator in most steps: an explicit empty_cache() in the loop.
+    """Memory freed outside any operator in most steps is an explicit empty_cache in the loop.
 
-    An empty_cache() that does not come back is only an allocator call.
+    One that does not come back is only an allocator call.
     """
     host = scene.host
     frees = scene.spans_named("runtime", _FREE)
@@ -223,11 +233,9 @@ def _one_window(found: Segments, scene: Scene, window: int) -> Segments:
     host = scene.host
     mine = np.flatnonzero(scene.pieces.group[found.piece] == window)
     found = found.take(mine)
-    waits = np.union1d(
-        scene.spans_named("runtime", names.SYNCHRONISATIONS),
-        scene.spans_named("runtime", names.BLOCKING_COPIES),
-    ).astype(np.intp)
-    waits = scene.of_rank(waits, window)
+    waiting = (names.SYNCHRONISATIONS, names.BLOCKING_COPIES)
+    every = np.concatenate([scene.spans_named("runtime", rule) for rule in waiting])
+    waits = scene.of_rank(np.unique(every), window)
     kinds = [CODE[a] for a in ("scalar_read", "sync", "cpu_roundtrip", "pageable_copy")]
     waits = waits[np.isin(host.activity[waits], kinds)]
     start, end = scene.host_positions(waits, window)

@@ -59,7 +59,7 @@ class Scene:
         """Those host spans that belong to the rank of a window."""
         ranks = self.rank_code(self.host.nest.spans["rank"])
         rank = self.states.windows["rank"][window]
-        return index[ranks[index] == (-1 if rank is None else rank)]
+        return np.asarray(index[ranks[index] == (-1 if rank is None else rank)])
 
     def spans_named(self, kind: str, rule: re.Pattern[str]) -> Index:
         """Host spans of a kind whose name matches."""

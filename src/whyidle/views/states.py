@@ -68,7 +68,12 @@ def states(activity: pl.DataFrame, windows: pl.DataFrame) -> States:
     busy = union(start, end)
     computing_or_talking = code != COPY
     fuller = union(start[computing_or_talking], end[computing_or_talking])
-    sets = (compute, subtract(communication, compute), subtract(copies, fuller), subtract(whole, busy))
+    sets = (
+        compute,
+        subtract(communication, compute),
+        subtract(copies, fuller),
+        subtract(whole, busy),
+    )
     return States(windows, axis, work, group, start, end, sets)
 
 

@@ -27,7 +27,9 @@ def unrecorded(found: Segments, scene: Scene) -> Segments:
     found = found.with_activity(node & (found.activity == CODE["device_delay"]), "unrecorded")
     dropped = _dropped_launches(scene)
     waits = scene.spans_named("runtime", _BLOCKS)
-    blocked = [scene.host_positions(scene.of_rank(waits, g), g) for g in range(scene.states.windows.height)]
+    blocked = [
+        scene.host_positions(scene.of_rank(waits, g), g) for g in range(scene.states.windows.height)
+    ]
     inside = union(*(np.concatenate(side) for side in zip(*blocked, strict=True)))
     found = _relabel_inside(found, found.activity == CODE["unknown"], inside, "unrecorded")
     late = ~np.isin(found.activity, [CODE["device_delay"], CODE["loader"]])

@@ -21,10 +21,16 @@ Steps = tuple[int | None, int | None]
 def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
     """Host events named ProfilerStep#N, first occurrence of each; ``steps`` keeps [A, B)."""
     spans = evidence.table("spans")
-    host = spans.filter(pl.col("kind").is_in(HOST_KINDS) & names.matching(spans["name"], _MARK.match))
+    host = spans.filter(
+        pl.col("kind").is_in(HOST_KINDS) & names.matching(spans["name"], _MARK.match)
+    )
     found = host.select(
         "rank",
-        pl.col("name").cast(pl.String).str.slice(len("ProfilerStep#")).cast(pl.Int64).alias("number"),
+        pl.col("name")
+        .cast(pl.String)
+        .str.slice(len("ProfilerStep#"))
+        .cast(pl.Int64)
+        .alias("number"),
         "thread",
         "start_ns",
         "end_ns",
