@@ -9,6 +9,7 @@ import polars as pl
 from whyidle.errors import NothingRecorded
 from whyidle.model import DEVICE_KINDS, Evidence
 from whyidle.views import activity as activity_view
+from whyidle.views import collectives as collectives_view
 from whyidle.views import kernels as kernels_view
 from whyidle.views import windows as windows_view
 from whyidle.views.blame import (
@@ -105,6 +106,11 @@ class Views:
     def kernels(self) -> pl.DataFrame:
         """Compute kernels with family, fill and launching operator; see views.kernels."""
         return kernels_view.kernels(self)
+
+    @cached_property
+    def exposed(self) -> pl.DataFrame:
+        """Stretches of communication alone, with their collective; see views.collectives."""
+        return collectives_view.exposed(self)
 
     @cached_property
     def has_device(self) -> bool:

@@ -73,7 +73,7 @@ ANOMALY_CHECKS = ("aten::isnan", "aten::any", "aten::_is_any_true", "aten::item"
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)#|DataLoaderIter\.__next__"
     r"|torch/utils/data/dataloader\.py\(\d+\): (__next__|_next_data)"
-    r"|nvidia/dali/plugin/.*: __next__|\bload_batch\b|\b(next|get|fetch)_batch\b|\bdataloading\b"
+    r"|nvidia/dali/plugin/.*: __next__|\b(next|get|fetch)_batch\b|\bdataloading\b"
 )
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _COMPILE = re.compile(

@@ -177,7 +177,7 @@ def blame_copies(states: States, host: Host) -> Segments:
     inbound = np.array(["HtoD" in t for t in text], dtype=bool)
     weak = np.isin(activity, [NOTHING, CODE["op"], CODE["launch"], CODE["python"], CODE["sync"]])
     activity = np.where(
-        inbound & weak, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity)
+        inbound, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity)
     )
     thread = work["caller"].cast(pl.Int64).fill_null(-1).to_numpy()[owner].astype(np.intp)
     piece = np.full(start.size, -1, dtype=np.intp)

@@ -11,8 +11,8 @@ from whyidle.model import Evidence
 if TYPE_CHECKING:
     from whyidle.views import Views
 
-THINNED, ENOUGH = 2.0, 100
-"""Operators count upwards; this many ids per operator, over this many operators, is a sample."""
+THINNED, ENOUGH = 3, 100
+"""Operators count upwards by one; this step from one to the next, in the median, is a sample."""
 
 
 def sampled_ranks(evidence: Evidence) -> list[int | None]:
@@ -22,10 +22,9 @@ def sampled_ranks(evidence: Evidence) -> list[int | None]:
         pl.col("kind").is_in(["op", "annotation"]) & pl.col("external").is_not_null()
     )
     counts = numbered.group_by("source", "rank").agg(
-        ((pl.col("external").max() - pl.col("external").min() + 1) / pl.len()).alias("ids"),
-        pl.len(),
+        pl.col("external").sort().diff().median().alias("step"), pl.len()
     )
-    thinned = counts.filter((pl.col("ids") > THINNED) & (pl.col("len") >= ENOUGH))
+    thinned = counts.filter((pl.col("step") >= THINNED) & (pl.col("len") >= ENOUGH))
     return thinned["rank"].unique().sort().to_list()
 
 

@@ -114,6 +114,8 @@ _TENSILE_TYPES = (
     ("S_MX", "tf32"), ("F8", "fp8"), ("B8", "fp8"), ("I8", "int8"), ("H", "fp16"), ("B", "bf16"),
     ("S", "fp32"), ("D", "fp64"),
 )  # fmt: skip
+_CUTLASS = re.compile(r"cutlass\w*::Kernel2?<(\w+)")
+_FUNCTOR = re.compile(r"(\w*(?:Functor\w*|_kernel_(?:impl|cuda)\w*|Ops|_functor))(?=[<({])")
 _NAMESPACES = re.compile(r"\(anonymous namespace\)::|fbgemm(_gpu)?::|^void ")
 _ALIGN = re.compile(r"_align(?:a)?(\d+)")
 _FUSED = re.compile(r"^triton_|(?<!non)fused|_quant_kernel", re.IGNORECASE)
@@ -132,6 +134,16 @@ def read_name(name: str) -> KernelName:
         align=int(align.group(1)) if align else None,
         fused=bool(_FUSED.search(name)),
     )
+
+
+def short_name(name: str) -> str:
+    """The function's name alone, without namespaces and template arguments; at most 60 signs."""
+    inner = _CUTLASS.search(name)
+    if inner:
+        return inner.group(1)[:60]
+    head = _bare(name).split("<")[0].rsplit("::", 1)[-1].strip()
+    functor = _FUNCTOR.search(name) if head.endswith(("elementwise_kernel", "reduce_kernel")) else None
+    return (f"{head}<{functor.group(1)}>" if functor else head or name)[:60]
 
 
 def _bare(name: str) -> str:

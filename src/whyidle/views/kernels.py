@@ -24,6 +24,8 @@ op            String  innermost operator that launched it; null when not known
 op_row        UInt32  row of that operator
 shapes, types Categorical of the innermost operator around it that recorded any, as JSON text
 optimizer     Boolean launched inside Optimizer.step
+call          Int64   index in the nest of the launch call, else of the operator; -1 for none
+call          Int64   index in the nest of the launch call, or of the operator; -1 for none
 caller        UInt32  host thread that launched it; null when not known
 ============= ======= ====================================================================
 """
@@ -38,9 +40,11 @@ import numpy.typing as npt
 import polars as pl
 
 from whyidle.intervals import Index
+from whyidle.model import CLAIMS, frame
 from whyidle.views.activities import CODE
 from whyidle.views.activity import COMPUTE, COPY
-from whyidle.views.kernel_names import read_name
+from whyidle.views.kernel_names import read_name, short_name
+from whyidle.views.places import place
 from whyidle.views.states import States
 
 if TYPE_CHECKING:
@@ -138,6 +142,7 @@ def _launched_by(found: pl.DataFrame, views: Views) -> pl.DataFrame:
         _take(spans["row"], op).alias("op_row"),
         _take(shaped["shapes"], shape).alias("shapes"),
         _take(shaped["types"], shape).alias("types"),
+        pl.Series("call", np.where(call >= 0, call, op).astype(np.int64)),
         pl.Series(
             "optimizer", (call >= 0) & stepping[np.maximum(call, 0)] if own.size else call > 0
         ),
@@ -171,6 +176,30 @@ def _by_external(found: pl.DataFrame, views: Views) -> Index:
     )
     at = views.host.nest.index_of(joined["op_row"].fill_null(2**32 - 1).to_numpy())
     return np.where(joined["op_row"].is_null().to_numpy(), -1, at).astype(np.intp)
+
+
+def kernel_claims(rows: pl.DataFrame, views: Views) -> pl.DataFrame:
+    """Claims for kernels, one each; ``rows`` has the columns above, weight, level and, if the
+    operator does not say it best, ``told``: what to name."""
+    placed = rows.with_columns(
+        pl.col("call").alias("span"), pl.lit("op").alias("activity"), pl.col("caller").alias("thread")
+    )
+    where = {column.name: column for column in place(placed, views.host)}
+    named = rows["told"] if "told" in rows.columns else rows["op"]
+    kernel = pl.Series([short_name(n) for n in rows["name"].cast(pl.String)], dtype=pl.String)
+    nowhere = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
+    return frame(
+        CLAIMS,
+        rows.select("rank", "device", "start_ns", "end_ns", "weight", "level", "row").with_columns(
+            placed["thread"],
+            named.fill_null(kernel).alias("op") if "told" in rows.columns
+            else pl.select(
+                pl.when(named.is_null()).then(kernel).otherwise(named + " (" + kernel + ")")
+            ).to_series().alias("op"),
+            where.get("file", nowhere).alias("file"),
+            where.get("line", nowhere).alias("line"),
+        ),
+    )  # fmt: skip
 
 
 def _take(values: pl.Series, index: Index) -> pl.Series:
