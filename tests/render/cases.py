@@ -1,0 +1,285 @@
+"""Made-up diagnoses to draw: each obeys the law of the ledger and looks like a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.render.building import (
+    MS,
+    Loss,
+    device,
+    diagnosis,
+    finding,
+    one_source,
+    remedy,
+    rows,
+    where,
+)
+from tests.render.loader_case import claim_of, loader_bound
+from whyidle.diagnosis import (
+    REASONS,
+    Crashed,
+    Diagnosis,
+    EvidenceRow,
+    JobLedger,
+    LedgerRow,
+    NotJudged,
+    Timeline,
+    TimelineSpan,
+)
+
+
+def healthy() -> Diagnosis:
+    """A language model on one H100 that hardly waits."""
+    losses: list[Loss] = [
+        ("small_work.python_between_ops", "empty", 0.021),
+        ("data_loading.h2d_copy_blocking", "copy", 0.004),
+    ]
+    gpu = device(
+        losses,
+        compute_s=2.41,
+        copy_s=0.006,
+        empty_s=0.031,
+        steps=5,
+        name="NVIDIA H100 80GB HBM3",
+    )
+    findings = [
+        finding(
+            "small_work.python_between_ops", "Python between operators", 0.021, gpu.wall_s, "seen"
+        ),
+        finding("data_loading.h2d_copy_blocking", "Blocking copies", 0.004, gpu.wall_s, "deduced"),
+    ]
+    sources = [one_source("gpt_h100.json")]
+    return diagnosis([gpu], rows(gpu, losses), sources=sources, findings=findings)
+
+
+def mostly_unrecorded() -> Diagnosis:
+    """CUDA graphs whose kernels the recorder dropped: most of what looks empty is no loss."""
+    losses: list[Loss] = [("small_work.host_sync_implicit", "empty", 0.066)]
+    gpu = device(
+        losses,
+        compute_s=0.33,
+        communication_s=0.02,
+        copy_s=0.01,
+        empty_s=0.66,
+        unrecorded_s=0.58,
+        steps=0,
+        rank=0,
+        name="NVIDIA A100-SXM4-40GB",
+    )
+    found = finding(
+        "small_work.host_sync_implicit",
+        "The host waits for the GPU",
+        0.066,
+        gpu.wall_s,
+        "suspected",
+        where=[where(0.066, op="cudaStreamSynchronize", rank=0)],
+    )
+    note = "872 of 7,747 GPU events have no launch record; CUDA graphs were replayed."
+    sources = [one_source("recsys_rank0.json.gz", note, rank=0)]
+    return diagnosis([gpu], rows(gpu, losses), sources=sources, findings=[found])
+
+
+def cpu_run() -> Diagnosis:
+    """A run without a GPU: the loader and plain Python take more than the model."""
+    losses: list[Loss] = [
+        ("data_loading.loader_workers_too_few", "empty", 1.2),
+        ("small_work.python_between_ops", "empty", 0.35),
+    ]
+    cpu = device(losses, compute_s=1.4, empty_s=1.8, steps=4, index="cpu", name=None)
+    findings = [
+        finding(
+            "data_loading.loader_workers_too_few",
+            "Too few loader workers",
+            1.2,
+            cpu.wall_s,
+            "seen",
+            where=[where(1.2, file="src/project/training/loops/train.py", line=41)],
+        ),
+        finding(
+            "small_work.python_between_ops", "Python between operators", 0.35, cpu.wall_s, "seen"
+        ),
+    ]
+    gap = NotJudged(
+        cause="memory.fp32_no_tensor_cores",
+        missing=["GPU kernels"],
+        record_with="profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])",
+    )
+    return diagnosis(
+        [cpu],
+        rows(cpu, losses),
+        sources=[one_source("cpu_only.json", "The trace holds no GPU activity.")],
+        findings=findings,
+        not_judged=[gap],
+    )
+
+
+def many_ranks() -> Diagnosis:
+    """Eight GPUs of one job; rank 5 comes late and the others wait for it."""
+    devices, ledger, total = [], [], 0.0
+    for rank in range(8):
+        waited = 0.0 if rank == 5 else 0.9 + 0.02 * rank
+        losses: list[Loss] = [
+            ("communication.rank_imbalance", "communication", waited),
+            ("small_work.optimizer_launch_bound", "empty", 0.2),
+        ]
+        gpu = device(
+            losses,
+            compute_s=3.1 + 0.01 * rank,
+            communication_s=waited + 0.4,
+            copy_s=0.02,
+            empty_s=0.31,
+            steps=10,
+            rank=rank,
+            name="NVIDIA H100 80GB HBM3",
+        )
+        devices.append(gpu)
+        ledger += rows(gpu, losses)
+        total += waited
+    wall_s = sum(d.wall_s for d in devices)
+    late = finding(
+        "communication.rank_imbalance",
+        "Ranks wait for a late one",
+        total,
+        wall_s,
+        "deduced",
+        job_cost_s=0.97,
+        where=[
+            where(total - 0.5, rank=5, op="DataLoader.__next__", file="train.py", line=12),
+            where(0.5, rank=2),
+        ],
+        remedies=[
+            remedy("Balance the work", "Sort samples by length and deal them out to the ranks.")
+        ],
+    )
+    slow = finding("small_work.optimizer_launch_bound", "Optimizer launches", 1.6, wall_s, "seen")
+    sources = [one_source(f"job/rank{rank}.json.gz", rank=rank) for rank in range(8)]
+    return diagnosis(devices, ledger, sources=sources, findings=[late, slow])
+
+
+def nothing_found() -> Diagnosis:
+    """A run in which no rule knows any cause, although a third is not computing."""
+    gpu = device([], compute_s=0.5, empty_s=0.25, steps=0)
+    return diagnosis([gpu], [], sources=[one_source("strange.json")])
+
+
+def nothing_recorded() -> Diagnosis:
+    """No device at all: every total is zero."""
+    return diagnosis([], [])
+
+
+def crashed() -> Diagnosis:
+    """A run in which two causes failed, and which was also observed as a whole."""
+    base = healthy()
+    job_rows = [
+        LedgerRow(
+            rank=None,
+            device=0,
+            cause="blind_spots.checkpoint_pause",
+            state="empty",
+            lost_s=42.0,
+            share=0.14,
+        )
+    ]
+    pause = finding(
+        "blind_spots.checkpoint_pause",
+        "Training stops while a checkpoint is written",
+        42.0,
+        300.0,
+        "seen",
+        ledger="job",
+    )
+    return diagnosis(
+        base.devices,
+        base.ledger,
+        sources=base.sources,
+        findings=[pause, *base.findings],
+        job=JobLedger(wall_s=300.0, ledger=job_rows),
+        crashed=[
+            Crashed(cause="memory.allocator_pressure", error="ColumnNotFoundError: value"),
+            Crashed(cause="acme.own_rule", error="ZeroDivisionError: division by zero"),
+        ],
+    )
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</script><img src=x onerror=alert(1)>",
+    "a|b`c`*d* [e](javascript:alert(1)) @somebody #1",
+    "void at::native::" + "elementwise_kernel<float, " * 60 + ">",
+    "\x1b[31mred\x1b[0m\r\nnew line\x00",
+    "ядро 核函数 \u202egnp.exe 🚀",
+    "\u2028</title><!--",
+    "__proto__",
+]
+
+
+def hostile() -> Diagnosis:
+    """Names that try to break out of every format."""
+    causes = list(REASONS)
+    losses: list[Loss] = [
+        (f"{causes[i % 7]}.{name}", "empty", 0.01 * (i + 1)) for i, name in enumerate(HOSTILE)
+    ]
+    gpu = device(losses, compute_s=0.5, empty_s=0.5, steps=2, name=HOSTILE[0])
+    findings = [
+        finding(
+            cause,
+            HOSTILE[i],
+            lost_s,
+            1.0,
+            "seen",
+            where=[where(lost_s, file=HOSTILE[i], line=i, op=HOSTILE[-1 - i], thread=HOSTILE[i])],
+            evidence=[EvidenceRow(source=HOSTILE[i], row=i, what=HOSTILE[i])],
+            remedies=[
+                remedy(
+                    HOSTILE[i],
+                    HOSTILE[i],
+                    patch="```\n" + HOSTILE[i],
+                    safe=False,
+                    why_safe=HOSTILE[i],
+                    prove=HOSTILE[i],
+                )
+            ],
+        )
+        for i, (cause, _, lost_s) in reversed(list(enumerate(losses)))
+    ]
+    spans = [
+        TimelineSpan(lane=name, kind="kernel", name=name, start_ns=i * MS, end_ns=(i + 1) * MS)
+        for i, name in enumerate(HOSTILE)
+    ]
+    claims = [
+        claim_of(f.cause, "empty", i * MS, (i + 1) * MS, f.title) for i, f in enumerate(findings)
+    ]
+    timeline = Timeline(
+        rank=None,
+        device=0,
+        step=None,
+        start_ns=0,
+        end_ns=9 * MS,
+        spans=spans,
+        claims=claims,
+        capped=HOSTILE[0],
+    )
+    return diagnosis(
+        [gpu],
+        rows(gpu, losses),
+        sources=[one_source(name, name) for name in HOSTILE],
+        findings=findings,
+        timeline=timeline,
+        not_judged=[NotJudged(cause=name, missing=[name], record_with=name) for name in HOSTILE],
+        crashed=[Crashed(cause=name, error=name) for name in HOSTILE],
+        notes=HOSTILE,
+    )
+
+
+CASES: dict[str, Callable[[], Diagnosis]] = {
+    "loader_bound": loader_bound,
+    "healthy": healthy,
+    "mostly_unrecorded": mostly_unrecorded,
+    "cpu_run": cpu_run,
+    "many_ranks": many_ranks,
+    "nothing_found": nothing_found,
+    "nothing_recorded": nothing_recorded,
+    "crashed": crashed,
+    "hostile": hostile,
+}
