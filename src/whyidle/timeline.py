@@ -5,15 +5,18 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from whyidle.diagnosis import Timeline, TimelineClaim, TimelineSpan
+from whyidle.diagnosis import State, Timeline, TimelineClaim, TimelineSpan
+from whyidle.intervals import intersect, subtract, union
 from whyidle.ledger import Ledger
 from whyidle.model import CPU_DEVICE
 from whyidle.summary import device_name
 from whyidle.views import Views
+from whyidle.views.activity import COMMUNICATION, COPY, EMPTY, STATE_NAMES
 
 MOST_DEVICE_SPANS = 2000
 MOST_HOST_SPANS = 2500
 MOST_CLAIMS = 3000
+MOST_UNEXPLAINED = 1000
 WITHOUT_STEPS_NS = 200_000_000
 """Without step marks the stretch of this length that lost most is shown."""
 
@@ -34,6 +37,7 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
     step, low, high = _worst(mine, views, place)
     spans, left_out = _spans(views, place, low, high)
     claims, claims_left = _claims(mine, low, high, views.origin_ns)
+    claims += _unexplained(mine, views, number, low, high)
     cuts = [text for text in (left_out, claims_left) if text]
     return Timeline(
         rank=place["rank"],
@@ -42,7 +46,7 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
         start_ns=low - views.origin_ns,
         end_ns=high - views.origin_ns,
         spans=spans,
-        claims=claims,
+        claims=sorted(claims, key=lambda c: c.start_ns),
         capped="; ".join(cuts) or None,
     )
 
@@ -141,7 +145,8 @@ def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.
         & (pl.col("start_ns") < high)
     )
     names = dict(views.evidence.table("threads").select("thread", "name").iter_rows())
-    lanes = {t: f"thread {names.get(t, t)}" for t in threads}
+    lanes = {t: _lane(str(names.get(t, t))) for t in threads}
+    hosts = _without_common_frames(hosts, low, high)
     return hosts.select(
         pl.col("thread")
         .replace_strict(lanes, return_dtype=pl.String, default="thread")
@@ -152,6 +157,48 @@ def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.
         "end_ns",
         pl.col("depth").cast(pl.Int32),
     )
+
+
+def _lane(thread: str) -> str:
+    return thread if thread.startswith("thread") else f"thread {thread}"
+
+
+def _without_common_frames(hosts: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
+    """Drop Python frames around the whole stretch, such as the interpreter's start-up."""
+    whole = (pl.col("kind") == "python") & (pl.col("start_ns") <= low) & (pl.col("end_ns") >= high)
+    kept = hosts.filter(~whole)
+    top = pl.col("depth").min().over("thread")
+    return kept.with_columns((pl.col("depth") - top).alias("depth"))
+
+
+def _unexplained(
+    mine: pl.DataFrame, views: Views, number: int, low: int, high: int
+) -> list[TimelineClaim]:
+    """Instants not computing that no cause won, longest first, as many as there is room for."""
+    axis = views.states.axis
+    group = np.array([number])
+    stretch = axis.put(group, np.array([low])), axis.put(group, np.array([high]))
+    at = np.full(mine.height, number)
+    won = union(axis.put(at, mine["start_ns"].to_numpy()), axis.put(at, mine["end_ns"].to_numpy()))
+    found: list[tuple[int, int, State]] = []
+    for code in (COMMUNICATION, COPY, EMPTY):
+        left = subtract(intersect(views.states.sets[code], stretch), won)
+        spots = np.full(left[0].size, number)
+        edges = axis.take(left[0], spots).tolist(), axis.take(left[1], spots).tolist()
+        state: State = STATE_NAMES[code]
+        found += [(a, b, state) for a, b in zip(*edges, strict=True)]
+    found = sorted(found, key=lambda f: f[0] - f[1])[:MOST_UNEXPLAINED]
+    return [
+        TimelineClaim(
+            cause=None,
+            state=state,
+            weight=1.0,
+            start_ns=start - views.origin_ns,
+            end_ns=end - views.origin_ns,
+            what=None,
+        )
+        for start, end, state in sorted(found)
+    ]
 
 
 def _claims(

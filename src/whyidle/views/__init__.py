@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import polars as pl
@@ -26,6 +27,8 @@ from whyidle.views.places import claims_of
 from whyidle.views.rules import all_rules
 from whyidle.views.scene import Scene
 from whyidle.views.states import States, states
+
+Certainty = Callable[[pl.DataFrame, Host], pl.Series]
 
 
 class Views:
@@ -118,13 +121,17 @@ class Views:
         return bool(self.evidence.table("spans")["kind"].is_in(DEVICE_KINDS).any())
 
     def blamed(
-        self, *activities: str, level: str = "seen", state: str | None = None
+        self, *activities: str, level: str | Certainty = "seen", state: str | None = None
     ) -> pl.DataFrame:
-        """Claims for every empty or copy-only instant blamed on one of ``activities``."""
+        """Claims for every empty or copy-only instant blamed on one of ``activities``.
+
+        ``level`` is one for all, or a function of views.certainty that gives one per row.
+        """
         rows = self.blame.filter(pl.col("activity").is_in(activities))
         if state is not None:
             rows = rows.filter(pl.col("state") == state)
-        return claims_of(rows, self.host, level)
+        sure = level if isinstance(level, str) else level(rows, self.host)
+        return claims_of(rows, self.host, sure)
 
     @property
     def _range(self) -> tuple[int, int]:

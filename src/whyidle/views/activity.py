@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from whyidle.diagnosis import State
 from whyidle.model import DEVICE_KINDS, Evidence
 from whyidle.views import names
 
 COMPUTE, COMMUNICATION, COPY, EMPTY = 0, 1, 2, 3
-STATE_NAMES = ("compute", "communication", "copy", "empty")
+STATE_NAMES: tuple[State, ...] = ("compute", "communication", "copy", "empty")
 
 
 def activity(evidence: Evidence) -> pl.DataFrame:

@@ -74,7 +74,7 @@ def exposed(views: Views) -> pl.DataFrame:
 
 
 def _owned(start: Ints, end: Ints, area: Intervals) -> tuple[Ints, Ints, Index]:
-    """``area`` cut so that each part belongs to one interval: the first (by order) that holds it."""
+    """``area`` cut so that each part belongs to one interval: the first of those that hold it."""
     edges = np.unique(np.concatenate([start, end]))
     first = np.searchsorted(edges, start)
     count = np.searchsorted(edges, end) - first
@@ -121,7 +121,10 @@ def _needless(work: pl.DataFrame, views: Views) -> npt.NDArray[np.bool_]:
     """Which gradient reductions a later pass repeats before the same optimizer step."""
     found = np.zeros(work.height, dtype=bool)
     reductions = np.array(
-        [collective_of(n) in (None, "all-reduce", "reduce-scatter") for n in work["name"].cast(pl.String)],
+        [
+            collective_of(n) in (None, "all-reduce", "reduce-scatter")
+            for n in work["name"].cast(pl.String)
+        ],
         dtype=bool,
     )
     issued = work["launch_ns"].fill_null(np.iinfo(np.int64).min).to_numpy()

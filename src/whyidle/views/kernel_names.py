@@ -18,10 +18,11 @@ STREAMING = ("elementwise", "normalisation", "reduction", "softmax", "copy", "la
 
 @dataclass(frozen=True)
 class KernelName:
-    """family: one of gemm, gemv (matrix times vector), conv, attention, elementwise,
-    normalisation, softmax, reduction, copy, layout (conversion between memory layouts),
-    pooling, embedding, optimizer, other.
+    """What one name tells.
 
+    family: one of gemm, gemv (matrix times vector), conv, attention, elementwise, normalisation,
+    softmax, reduction, copy, layout (conversion between memory layouts), pooling, embedding,
+    optimizer, other.
     cores: "tensor" (tensor cores, MFMA), "simt" (ordinary arithmetic units), None.
     precision: of the inputs: fp64, fp32, tf32, bf16, fp16, fp8, int8, None.
     align: elements per aligned access that a CUTLASS name states ("align8"), None.
@@ -142,7 +143,9 @@ def short_name(name: str) -> str:
     if inner:
         return inner.group(1)[:60]
     head = _bare(name).split("<")[0].rsplit("::", 1)[-1].strip()
-    functor = _FUNCTOR.search(name) if head.endswith(("elementwise_kernel", "reduce_kernel")) else None
+    functor = (
+        _FUNCTOR.search(name) if head.endswith(("elementwise_kernel", "reduce_kernel")) else None
+    )
     return (f"{head}<{functor.group(1)}>" if functor else head or name)[:60]
 
 

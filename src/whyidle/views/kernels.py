@@ -119,7 +119,7 @@ def _filled(found: pl.DataFrame, facts: Facts) -> pl.DataFrame:
     return joined.with_columns(
         blocks.alias("blocks"), (blocks / pl.col("sms")).alias("fill")
     ).with_columns(
-        (pl.col("fill") / pl.max_horizontal(resident.fill_null(1.0).fill_nan(1.0), 1.0)).alias("waves")
+        (pl.col("fill") / pl.max_horizontal(resident.fill_nan(None), 1.0)).alias("waves")
     ).drop("per_sm")  # fmt: skip
 
 
@@ -179,10 +179,15 @@ def _by_external(found: pl.DataFrame, views: Views) -> Index:
 
 
 def kernel_claims(rows: pl.DataFrame, views: Views) -> pl.DataFrame:
-    """Claims for kernels, one each; ``rows`` has the columns above, weight, level and, if the
-    operator does not say it best, ``told``: what to name."""
+    """Claims for kernels, one each.
+
+    ``rows`` has the columns above, weight, level and, if the operator does not say it best,
+    ``told``: what to name.
+    """
     placed = rows.with_columns(
-        pl.col("call").alias("span"), pl.lit("op").alias("activity"), pl.col("caller").alias("thread")
+        pl.col("call").alias("span"),
+        pl.lit("op").alias("activity"),
+        pl.col("caller").alias("thread"),
     )
     where = {column.name: column for column in place(placed, views.host)}
     named = rows["told"] if "told" in rows.columns else rows["op"]

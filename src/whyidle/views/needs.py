@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from whyidle.views import names
+
 if TYPE_CHECKING:
     from whyidle.views import Views
 
@@ -53,6 +55,24 @@ def _blame(views: Views) -> bool:
     return _host(views) and (_launched(views) or not views.has_device)
 
 
+def _work(views: Views) -> bool:
+    return views.windows.height > 0
+
+
+def _optimizer(views: Views) -> bool:
+    spans = views.evidence.table("spans")
+    return bool(names.matching(spans["name"], lambda n: n.startswith("Optimizer.step#")).any())
+
+
+def _tensor_cores(views: Views) -> bool:
+    devices = views.facts.devices.values()
+    return any(d.capability is not None or (d.vendor == "amd" and d.name) for d in devices)
+
+
+def _alignment(views: Views) -> bool:
+    return _column("shapes")(views) or views.kernels["align"].is_not_null().any()
+
+
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 NEEDS: dict[str, Need] = {
     "device": Need("device activity", f"{_PROFILE})", _device),
@@ -68,6 +88,16 @@ NEEDS: dict[str, Need] = {
     "shapes": Need("operator input shapes", f"{_PROFILE}, record_shapes=True)", _column("shapes")),
     "blocks": Need("kernel grid sizes", f"{_PROFILE})", _column("blocks")),
     "sms": Need("the device's number of multiprocessors", f"{_PROFILE})", _sms),
+    "work": Need("device activity, or operators of a run without a GPU", f"{_PROFILE})", _work),
+    "optimizer": Need(
+        "optimizer steps", f"{_PROFILE}) around whole steps of a torch.optim optimizer", _optimizer
+    ),
+    "tensor_cores": Need("the GPU's compute capability or model", f"{_PROFILE})", _tensor_cores),
+    "alignment": Need(
+        "operator input shapes, and kernel names that state their alignment",
+        f"{_PROFILE}, record_shapes=True)",
+        _alignment,
+    ),
 }
 """Capability -> what it is. Any other need is the name of a table of the evidence."""
 

@@ -18,13 +18,16 @@ SCOPED = (
 _NOBODY = "Python outside any operator"
 
 
-def claims_of(blame: pl.DataFrame, host: Host, level: str, weight: float = 1.0) -> pl.DataFrame:
-    """Claims for these rows of the blame view, each with its place."""
+def claims_of(
+    blame: pl.DataFrame, host: Host, level: str | pl.Series, weight: float = 1.0
+) -> pl.DataFrame:
+    """Claims for these rows of the blame view, each with its place; ``level`` may be one per row."""
     places = place(blame, host)
+    sure = level if isinstance(level, pl.Series) else pl.lit(level)
     return frame(
         CLAIMS,
         blame.select("rank", "device", "start_ns", "end_ns", "thread").with_columns(
-            pl.lit(weight).alias("weight"), pl.lit(level).alias("level"), *places
+            pl.lit(weight).alias("weight"), sure.alias("level"), *places
         ),
     )
 

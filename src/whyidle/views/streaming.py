@@ -14,11 +14,17 @@ level   String  how sure
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from whyidle.views.places import claims_of
 from whyidle.views.shapes import largest
+
+if TYPE_CHECKING:
+    from whyidle.views import Views
 
 LEAST_NS = 5_000
 """Shorter kernels are over before the memory is busy; launching them is what costs."""
@@ -122,3 +128,21 @@ def _mark_chains(
     chosen = mine & (count >= LEAST_CHAIN)
     kind[chosen] = "chain"
     length[chosen] = count[chosen]
+
+
+def device_copies(views: Views) -> pl.DataFrame:
+    """Claims for copies inside the device while it does nothing else, by the operator that asked.
+
+    Copies that the blame view gives to anyone in particular are left to that activity.
+    """
+    copies = views.activity.filter(
+        (pl.col("kind") == "copy")
+        & pl.col("name").cast(pl.String).str.contains("DtoD|Device -> Device")
+    )
+    at = views.host.nest.index_of(copies["launch"].drop_nulls().to_numpy())
+    blame = views.blame.filter(
+        (pl.col("state") == "copy")
+        & (pl.col("activity") == "unknown")
+        & pl.col("span").is_in(pl.Series(at[at >= 0], dtype=pl.Int64).implode())
+    )
+    return claims_of(blame, views.host, "deduced")

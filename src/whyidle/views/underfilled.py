@@ -27,11 +27,15 @@ def underfilled(kernels: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     rows = kernels.filter(few & pl.col("alone") & (took > 0) & ~_sleeps())
     return (
-        rows.join(matrix, on=["rank", "device"], how="left", nulls_equal=True, maintain_order="left")
+        rows.join(
+            matrix, on=["rank", "device"], how="left", nulls_equal=True, maintain_order="left"
+        )
         .with_columns(
             (1.0 - pl.col("fill")).alias("weight"),
             pl.lit("seen").alias("level"),
-            ((pl.col("share") >= MOSTLY).fill_null(value=False) & ~pl.col("optimizer")).alias("batch"),
+            ((pl.col("share") >= MOSTLY).fill_null(value=False) & ~pl.col("optimizer")).alias(
+                "batch"
+            ),
         )
         .drop("share")
     )
