@@ -26,10 +26,15 @@ def device_name(device: int) -> int | str:
     return "cpu" if device == CPU_DEVICE else device
 
 
+def printable(path: str) -> str:
+    """The path as text that UTF-8 can hold; bytes that are not UTF-8 show as a mark."""
+    return path.encode("utf-8", "replace").decode()
+
+
 def sources(evidence: Evidence) -> list[Source]:
     """What was read."""
     return [
-        Source(path=s.path, reader=s.reader, rank=s.rank, events=s.events, notes=list(s.notes))
+        Source(path=printable(s.path), reader=s.reader, rank=s.rank, events=s.events, notes=list(s.notes))
         for s in evidence.sources
     ]
 
@@ -180,7 +185,7 @@ def _evidence(won: pl.DataFrame, views: Views) -> list[EvidenceRow]:
     top = sums.sort("lost_s", "row", descending=[True, False]).head(MOST_ROWS)
     spans = views.evidence.table("spans")
     shown = top.join(spans.filter(pl.col("row").is_in(top["row"].implode())), on="row", how="left")
-    files = [source.path for source in views.evidence.sources]
+    files = [printable(source.path) for source in views.evidence.sources]
     return [
         EvidenceRow(
             source=files[row["source"]] if row["source"] < len(files) else "",

@@ -1,0 +1,305 @@
+"""The command line: parse, call, render.
+
+Exit codes: 0 fine, 1 findings above the user's limit, 2 bad input or usage, 3 our bug, 130 after
+Ctrl-C. A user's error is one to three lines on stderr; ``--debug`` adds the traceback. Nothing
+heavy is imported before a verb runs, so that ``--help`` is instant.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from whyidle import __version__
+from whyidle.errors import UsageError, WhyidleError
+
+FINE, ABOVE_LIMIT, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
+
+SUMMARY = "Why is the GPU idle? Evidence in, one honest diagnosis of lost GPU time out."
+
+REPORT_FORMATS = ("terminal", "json", "markdown", "html")
+PAGE_FORMATS = ("terminal", "json", "markdown")
+ENV_FORMATS = ("terminal", "json")
+
+Verb = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; ``arguments`` default to the process's own."""
+    _speak_utf8()
+    options = argparse.Namespace()
+    try:
+        build_parser().parse_args(arguments, options)
+        verb: Verb = options.act
+        return verb(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else FINE
+    except BaseException as error:  # noqa: BLE001  a panic in native code is no Exception
+        return _failed(error, debug=getattr(options, "debug", False))
+
+
+def _failed(error: BaseException, *, debug: bool) -> int:
+    from whyidle.reports import say
+
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    if isinstance(error, WhyidleError):
+        say(str(error))
+        return USAGE
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    say(
+        f"internal error, {told[:300]}\n"
+        "This is our bug: please report this with the command and `whyidle --version`"
+        f"{'' if debug else ' (--debug shows the traceback)'}."
+    )
+    return BUG
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are two lines: what is wrong, and where to look."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"whyidle: {message}\n`{self.prog} --help` shows what there is.\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line; the reference page is generated from it."""
+    common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument(
+        "--quiet", action="store_true", help="no progress bar and no notes on stderr"
+    )
+    common.add_argument(
+        "--debug", action="store_true", help="show the traceback behind an error message"
+    )
+    parser = _Parser(prog="whyidle", description=SUMMARY, parents=[common], allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"whyidle {__version__}")
+    verbs: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
+        title="verbs", metavar="VERB", required=True
+    )
+
+    def verb(name: str, act: Verb, help: str, description: str) -> argparse.ArgumentParser:
+        added = verbs.add_parser(
+            name, help=help, description=description, parents=[common], allow_abbrev=False
+        )
+        added.set_defaults(act=act)
+        return added
+
+    _add_diagnose(verb)
+    _add_render(verb)
+    _add_explain(verb)
+    _add_env(verb)
+    _add_new_cause(verb)
+    return parser
+
+
+AddVerb = Callable[[str, Verb, str, str], argparse.ArgumentParser]
+
+
+def _add_diagnose(verb: AddVerb) -> None:
+    parser = verb(
+        "diagnose",
+        _diagnose,
+        "where the GPU time of a recorded run went, why, and what to do",
+        "Read the evidence of one run (PyTorch profiler traces) and say where every second of "
+        "GPU time went, why, and what to do. Several paths, or a folder, are the ranks of one job.",
+    )
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a trace, or a folder of them")
+    _add_output(parser, REPORT_FORMATS)
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help="exit 1 when more than this share of the recorded time is lost: 'lost>30%%', "
+        "'data_loading>10%%', 'data_loading.loader_workers_too_few>5%%'; may be repeated",
+    )
+    parser.add_argument(
+        "--steps",
+        type=steps_of,
+        metavar="A:B",
+        help="judge the steps from A up to, not including, B, as numbered in ProfilerStep#N; "
+        "either side may be left out",
+    )
+
+
+def _add_render(verb: AddVerb) -> None:
+    parser = verb(
+        "render",
+        _render,
+        "any view of a saved diagnosis",
+        "Draw a diagnosis that `diagnose --format json` or `-o FILE.json` has saved. "
+        "`--format perfetto --with TRACE -o FILE` adds the losses as a track to the trace.",
+    )
+    parser.add_argument("diagnosis", metavar="DIAGNOSIS", help="a saved diagnosis (.json)")
+    _add_output(parser, (*REPORT_FORMATS, "perfetto"))
+    parser.add_argument(
+        "--with", dest="trace", metavar="TRACE", help="the original trace, for --format perfetto"
+    )
+
+
+def _add_explain(verb: AddVerb) -> None:
+    parser = verb(
+        "explain",
+        _explain,
+        "what a cause means, how it is told, and what to change",
+        "Print the page of a cause, the pages of a folder of causes, or, without an argument, "
+        "the list of all causes.",
+    )
+    parser.add_argument("cause", nargs="?", metavar="CAUSE", help="a cause or a folder of causes")
+    parser.add_argument(
+        "--demo", action="store_true", help="diagnose the cause's own small example instead"
+    )
+    _add_output(parser, PAGE_FORMATS)
+
+
+def _add_env(verb: AddVerb) -> None:
+    parser = verb(
+        "env",
+        _env,
+        "what this machine and this installation can observe, and what is missing",
+        "Look at this machine, without changing anything: Python, CPUs, memory, PyTorch, GPUs "
+        "and tools; and say what cannot be observed here and how to get it.",
+    )
+    _add_output(parser, ENV_FORMATS)
+
+
+def _add_new_cause(verb: AddVerb) -> None:
+    parser = verb(
+        "new-cause",
+        _new_cause,
+        "write the file of a new cause, ready to be filled in",
+        "Write FOLDER/NAME.py, a cause that already passes its contract tests, "
+        "in this project's tree or in a package of your own.",
+    )
+    parser.add_argument("cause", metavar="FOLDER.NAME", help="such as data_loading.cold_cache")
+    parser.add_argument(
+        "--into", metavar="DIR", help="the causes package (default: src/whyidle/causes here)"
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    parser.add_argument(
+        "--format",
+        choices=formats,
+        help="default: by the suffix of -o, else terminal (plain text in a pipe or a file)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write to FILE instead of stdout; may be repeated, each suffix picks its format",
+    )
+
+
+def steps_of(text: str) -> tuple[int | None, int | None]:
+    """``A:B`` as (A, B); either side may be missing, which leaves it open."""
+    found = re.fullmatch(r"(\d*):(\d*)", text.strip())
+    first, end = (int(side) if side else None for side in found.groups()) if found else (None, None)
+    if not found or (first is None and end is None):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, such as 3:8, 3: or :8")
+    if first is not None and end is not None and first >= end:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no step; B must be above A")
+    return first, end
+
+
+def _diagnose(options: argparse.Namespace) -> int:
+    from whyidle import gate, reports
+    from whyidle.progress import ReadingBar
+
+    quiet = getattr(options, "quiet", False)
+    planned = reports.planned(options.format, options.output, options.paths)
+    limits = gate.parse_limits(options.fail_on, _cause_ids()) if options.fail_on else []
+
+    from whyidle.diagnose import diagnose
+    from whyidle.readers import read
+
+    with ReadingBar(quiet=quiet) as bar:
+        evidence = read(options.paths, bar)
+    diagnosis = diagnose(evidence, steps=options.steps)
+    reports.deliver(diagnosis, planned, quiet=quiet)
+    above = gate.exceeded(diagnosis, limits)
+    for sentence in above:
+        reports.say(sentence)
+    gate.check_judged(diagnosis, limits, _cause_ids() if limits else ())
+    return ABOVE_LIMIT if above else FINE
+
+
+def _render(options: argparse.Namespace) -> int:
+    from whyidle import reports
+
+    quiet = getattr(options, "quiet", False)
+    inputs = [path for path in (options.diagnosis, options.trace) if path]
+    if options.format == "perfetto":
+        reports.deliver_track(options.diagnosis, options.trace, options.output, quiet=quiet)
+        return FINE
+    planned = reports.planned(options.format, options.output, inputs)
+    reports.deliver(reports.saved(options.diagnosis), planned, quiet=quiet)
+    return FINE
+
+
+def _explain(options: argparse.Namespace) -> int:
+    from whyidle import pages, reports
+
+    planned = reports.planned(options.format, options.output, formats=PAGE_FORMATS)
+    quiet = getattr(options, "quiet", False)
+    causes = pages.chosen(options.cause)
+    if options.demo:
+        if options.cause is None or len(causes) != 1:
+            raise UsageError("--demo needs one cause.\n`whyidle explain` lists them all.")
+        reports.deliver(pages.demo(causes[0])[0], planned, quiet=quiet)
+        return FINE
+    listed = options.cause is None
+    reports.deliver_text(
+        lambda format, on_terminal: pages.drawn(
+            causes, format, width=reports.columns(on_terminal), listed=listed
+        ),
+        planned,
+        quiet=quiet,
+    )
+    return FINE
+
+
+def _env(options: argparse.Namespace) -> int:
+    from whyidle import environment, reports
+
+    planned = reports.planned(options.format, options.output, formats=ENV_FORMATS)
+    found = environment.observe()
+    draw = {"json": environment.as_json, "terminal": environment.as_text}
+    reports.deliver_text(
+        lambda format, _: draw[format](found), planned, quiet=getattr(options, "quiet", False)
+    )
+    return FINE
+
+
+def _new_cause(options: argparse.Namespace) -> int:
+    from whyidle import reports, scaffold
+
+    written = scaffold.new_cause(options.cause, options.into)
+    reports.write_stdout(scaffold.next_steps(written))
+    return FINE
+
+
+def _cause_ids() -> list[str]:
+    from whyidle.causes import all_causes
+
+    return list(all_causes())
+
+
+def _speak_utf8() -> None:
+    """Reports hold more than ASCII: a pipe or file gets UTF-8, a terminal what it can show."""
+    for stream in (sys.stdout, sys.stderr):
+        change = getattr(stream, "reconfigure", None)
+        if change is not None:
+            if stream.isatty():
+                change(errors="replace")
+            else:
+                change(encoding="utf-8", errors="backslashreplace")

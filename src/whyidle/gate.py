@@ -1,0 +1,111 @@
+"""``--fail-on``: limits that turn a diagnosis into an exit code for CI.
+
+A limit reads ``lost>30%``, ``data_loading>10%`` or ``data_loading.loader_workers_too_few>5%``.
+Its base is the recorded wall of all devices: wall minus the time that was likely work the
+recorder dropped, so a gap in the recording never fails a build.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from whyidle.diagnosis import REASONS, Diagnosis, matches_cause
+from whyidle.errors import UsageError
+
+EVERYTHING = "lost"
+"""The name of the limit on all causes together."""
+
+_LIMIT = re.compile(r"\s*(?P<what>[A-Za-z_][\w.]*)\s*>\s*(?P<percent>\d+(?:\.\d+)?)\s*%\s*")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest share (0..1) of recorded wall that ``what`` may lose.
+
+    ``what`` is a cause id, the folder of several causes, or ``lost`` for all of them.
+    """
+
+    what: str
+    share: float
+
+    @property
+    def prefix(self) -> str:
+        """The start of the ids that this limit speaks of; empty for all."""
+        return "" if self.what == EVERYTHING else self.what
+
+    def __str__(self) -> str:
+        return f"{self.what}>{self.share * 100:g}%"
+
+
+def parse_limits(texts: Iterable[str], causes: Collection[str]) -> list[Limit]:
+    """The limits that the user wrote; ``causes`` are the ids of all known causes.
+
+    Raises UsageError for text that is no limit and for an id that no cause has.
+    """
+    return [_parse(text, causes) for text in texts]
+
+
+def _parse(text: str, causes: Collection[str]) -> Limit:
+    found = _LIMIT.fullmatch(text)
+    if not found:
+        raise UsageError(
+            f"--fail-on {text!r}: not a limit.\n"
+            "Write WHAT>PERCENT%, in quotes: 'lost>30%', 'data_loading>10%' "
+            "or 'data_loading.loader_workers_too_few>5%'."
+        )
+    limit = Limit(found["what"], float(found["percent"]) / 100)
+    if limit.share > 1:
+        raise UsageError(f"--fail-on {text!r}: a share is at most 100%.")
+    check_known(limit.what, causes, f"--fail-on {text!r}")
+    return limit
+
+
+def check_known(what: str, causes: Collection[str], asked: str) -> None:
+    """Raise UsageError, with near matches, unless ``what`` is ``lost``, a cause or a folder."""
+    folders = {cause.partition(".")[0] for cause in causes} | set(REASONS)
+    if what == EVERYTHING or what in causes or what in folders:
+        return
+    near = near_matches(what, causes)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "`whyidle explain` lists all causes."
+    raise UsageError(f"{asked}: no cause is called {what!r}.\n{hint}")
+
+
+def near_matches(what: str, causes: Collection[str]) -> list[str]:
+    """Up to three ids or folders close to ``what``, the closest first."""
+    folders = {cause.partition(".")[0] for cause in causes} | set(REASONS)
+    whole = difflib.get_close_matches(what, sorted({*causes, *folders}), n=3, cutoff=0.6)
+    tails = {cause.rpartition(".")[2]: cause for cause in sorted(causes)}
+    tail = difflib.get_close_matches(what.rpartition(".")[2], list(tails), n=3, cutoff=0.75)
+    return list(dict.fromkeys([*(tails[name] for name in tail), *whole]))[:3]
+
+
+def exceeded(diagnosis: Diagnosis, limits: Iterable[Limit]) -> list[str]:
+    """One sentence for each limit that the diagnosis is above; empty when all hold."""
+    found = []
+    for limit in limits:
+        share = diagnosis.share_lost(limit.prefix)
+        if share > limit.share:
+            found.append(
+                f"{limit.what} is {share:.1%} of the recorded time, over the limit of "
+                f"{limit.share * 100:g}%."
+            )
+    return found
+
+
+def check_judged(diagnosis: Diagnosis, limits: Iterable[Limit], causes: Collection[str]) -> None:
+    """Raise UsageError for a limit on causes of which the evidence can show none at all.
+
+    A limit that nobody could measure must not look like a limit that held.
+    """
+    blind = {n.cause for n in diagnosis.not_judged} | {c.cause for c in diagnosis.crashed}
+    for limit in limits:
+        meant = [cause for cause in causes if limit.prefix and matches_cause(cause, limit.prefix)]
+        if meant and all(cause in blind for cause in meant):
+            how = [n.record_with for n in diagnosis.not_judged if n.cause in meant]
+            hint = f"To record what is missing: {how[0]}" if how else "The cause failed to run."
+            raise UsageError(
+                f"--fail-on '{limit}': this evidence cannot show {limit.what}.\n{hint}"
+            )

@@ -1,0 +1,58 @@
+"""A progress bar on stderr, only where a person watches and only when it takes a while."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PATIENCE_S = 1.0
+"""Work shorter than this shows no bar."""
+
+
+class ReadingBar:
+    """Called with (path, bytes done, bytes in all) while files are read; draws after a second."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._off = quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"
+        self._started_s = time.monotonic()
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> ReadingBar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def __call__(self, path: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` bytes of ``path`` have been read."""
+        if self._off or time.monotonic() - self._started_s < PATIENCE_S:
+            return
+        progress = self._progress or self._start()
+        task = self._tasks.get(path)
+        if task is None:
+            task = self._tasks[path] = progress.add_task(
+                os.path.basename(path) or path, total=total
+            )
+        progress.update(task, completed=done, total=total)
+
+    def _start(self) -> Any:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+        columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress.start()
+        return self._progress
