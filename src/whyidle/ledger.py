@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from whyidle.intervals import Index, Ints, expand, pairs
-from whyidle.model import CLAIMS
+from whyidle.model import CLAIMS, STATES
 from whyidle.views.activity import STATE_NAMES
 from whyidle.views.states import States
 
@@ -38,41 +39,41 @@ class Ledger:
 
 def settle(claims: dict[str, pl.DataFrame], states: States) -> Ledger:
     """Decide every claim of every cause on every device."""
-    told = [frame.with_columns(pl.lit(cause).alias("cause")) for cause, frame in claims.items()]
-    if not told:
-        return Ledger(_no_wins(), {})
-    every = _placed(pl.concat(told), states)
-    start, end = every["from"].to_numpy(), every["to"].to_numpy()
-    wanted = every.select("cause", asked=(pl.col("to") - pl.col("from")) / 1e9 * pl.col("weight"))
-    wanted_s = dict(wanted.group_by("cause").agg(pl.col("asked").sum()).iter_rows())
-    claim, low, high = _winners(start, end)
-    return Ledger(_by_state(every, claim, low, high, states), wanted_s)
+    kinds = pl.Enum(sorted(claims))
+    told = [f.with_columns(pl.lit(cause, kinds).alias("cause")) for cause, f in claims.items()]
+    asked = pl.concat(told) if told else _nothing()
+    window, start, end = _placed(asked, states)
+    weight = np.clip(asked["weight"].to_numpy(), 0.0, 1.0)
+    level = asked["level"].to_physical().to_numpy()
+    cause = asked["cause"].to_physical().to_numpy()
+    order = np.lexsort((start, cause, end - start, level, -weight))
+    best = order[(end > start)[order] & (weight > 0)[order]]
+    wanted = np.bincount(cause[best], weights=(end - start)[best] * weight[best] / 1e9)
+    wanted_s = dict(zip(kinds.categories.to_list(), wanted.tolist(), strict=False))
+    claim, low, high = _winners(start[best], end[best])
+    won = _by_state(best[claim], low, high, states)
+    return Ledger(_told(asked, won, window, weight, states), wanted_s)
 
 
-def _no_wins() -> pl.DataFrame:
-    extra = {"cause": pl.String, "window": pl.Int64, "state": pl.String, "lost_s": pl.Float64}
-    return pl.DataFrame(schema={**CLAIMS, **extra})
+def _nothing() -> pl.DataFrame:
+    return pl.DataFrame(schema={**CLAIMS, "cause": pl.Enum([])})
 
 
-def _placed(claims: pl.DataFrame, states: States) -> pl.DataFrame:
-    """Claims cut to their window, on the device axis, best first."""
+def _placed(asked: pl.DataFrame, states: States) -> tuple[Index, Ints, Ints]:
+    """Window and positions of each claim, cut to its window; empty where it has none."""
     windows = states.windows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("window"))
-    bounds = windows.rename({"start_ns": "low_ns", "end_ns": "high_ns"})
-    joined = claims.join(bounds, on=["rank", "device"], how="inner", nulls_equal=True).with_columns(
-        pl.max_horizontal("start_ns", "low_ns").alias("start_ns"),
-        pl.min_horizontal("end_ns", "high_ns").alias("end_ns"),
-        pl.col("weight").clip(0.0, 1.0),
+    joined = asked.select("rank", "device").join(
+        windows, on=["rank", "device"], how="left", nulls_equal=True, maintain_order="left"
     )
-    joined = joined.filter((pl.col("end_ns") > pl.col("start_ns")) & (pl.col("weight") > 0))
-    joined = joined.drop("low_ns", "high_ns").sort(
-        pl.col("weight"), pl.col("level").to_physical(), pl.col("end_ns") - pl.col("start_ns"),
-        "cause", "start_ns", descending=[True, False, False, False, False],
-    )  # fmt: skip
-    group = joined["window"].to_numpy()
-    return joined.with_columns(
-        pl.Series("from", states.axis.put(group, joined["start_ns"].to_numpy())),
-        pl.Series("to", states.axis.put(group, joined["end_ns"].to_numpy())),
-    )
+    outside = joined["window"].is_null().to_numpy()
+    window = joined["window"].fill_null(0).to_numpy()
+    low, high = joined["start_ns"].fill_null(0).to_numpy(), joined["end_ns"].fill_null(0).to_numpy()
+    start = np.clip(asked["start_ns"].to_numpy(), low, high)
+    end = np.clip(asked["end_ns"].to_numpy(), low, high)
+    if not states.windows.height:
+        return window, start, start
+    start = np.where(outside, 0, states.axis.put(window, start))
+    return window, start, np.where(outside, 0, states.axis.put(window, end))
 
 
 def _winners(start: Ints, end: Ints) -> tuple[Index, Ints, Ints]:
@@ -111,23 +112,36 @@ def _fought(start: Ints, end: Ints) -> tuple[Index, Ints, Ints]:
     return best[won[head]], edges[won[head]], edges[won[tail] + 1] if won.size else edges[:0]
 
 
-def _by_state(
-    every: pl.DataFrame, claim: Index, low: Ints, high: Ints, states: States
-) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Won:
+    """Won intervals, cut where the state changes; ``claim`` is a row of all claims."""
+
+    claim: Index
+    start: Ints
+    end: Ints
+    state: Index
+
+
+def _by_state(claim: Index, low: Ints, high: Ints, states: States) -> _Won:
     found = []
     for code, area in enumerate(states.sets):
         left, right = pairs((low, high), area)
         begin = np.maximum(low[left], area[0][right])
         finish = np.minimum(high[left], area[1][right])
-        rows = every[claim[left]].drop("from", "to")
-        group = rows["window"].to_numpy()
-        found.append(
-            rows.with_columns(
-                pl.lit(STATE_NAMES[code]).alias("state"),
-                pl.Series("start_ns", states.axis.take(begin, group), dtype=pl.Int64),
-                pl.Series("end_ns", states.axis.take(finish, group), dtype=pl.Int64),
-            )
-        )
-    won = pl.concat(found)
-    lost = (pl.col("end_ns") - pl.col("start_ns")) / 1e9 * pl.col("weight")
-    return won.with_columns(lost.alias("lost_s"))
+        found.append((claim[left], begin, finish, np.full(left.size, code)))
+    return _Won(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _told(
+    asked: pl.DataFrame, won: _Won, window: Index, weight: npt.NDArray[np.float64], states: States
+) -> pl.DataFrame:
+    """The frame ``won`` of the ledger."""
+    group = window[won.claim]
+    names = pl.Series("state", STATE_NAMES, dtype=STATES)
+    return asked[won.claim].with_columns(
+        pl.Series("window", group.astype(np.int64)),
+        names.gather(won.state.astype(np.uint32)),
+        pl.Series("start_ns", states.axis.take(won.start, group)),
+        pl.Series("end_ns", states.axis.take(won.end, group)),
+        pl.Series("lost_s", (won.end - won.start) / 1e9 * weight[won.claim]),
+    )

@@ -78,9 +78,9 @@ CLAIMS: dict[str, Any] = {
     "end_ns": pl.Int64,
     "weight": pl.Float64,  # 0..1, the part of the interval that is lost
     "level": LEVELS,
-    "file": pl.String,  # source file of the line to change; null when unknown
+    "file": pl.Categorical,  # source file of the line to change; null when unknown
     "line": pl.Int32,
-    "op": pl.String,  # operator, call or frame to name; null when unknown
+    "op": pl.Categorical,  # operator, call or frame to name; null when unknown
     "thread": pl.UInt32,  # host thread; null when unknown
     "row": pl.UInt32,  # the span that shows it best; null when none
     "peer": pl.Int32,  # rank waited for; null when none

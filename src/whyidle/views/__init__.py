@@ -133,7 +133,7 @@ class Views:
         sure = level if isinstance(level, str) else level(rows, self.host)
         return claims_of(rows, self.host, sure)
 
-    @property
+    @cached_property
     def _range(self) -> tuple[int, int]:
         bounds = self.windows
         return int(bounds["start_ns"].to_numpy().min()), int(bounds["end_ns"].to_numpy().max())

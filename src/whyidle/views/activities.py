@@ -34,6 +34,7 @@ ACTIVITIES = (
     "collective",  # the host side of a collective
     "collector",  # Python's garbage collector
     "anomaly",  # checks of anomaly mode
+    "launch_blocking",  # launch calls that return only when their kernel is done
     "profiler",
     "checkpoint",
     "evaluation",
@@ -110,12 +111,14 @@ _NOT_EVALUATION = re.compile(
 _LOGGING = re.compile(
     r"torch/utils/tensorboard/|/wandb/|/mlflow/|logging/__init__\.py\(\d+\): |tqdm/"
     r"|^<built-in function print>$|(^|[^a-z])(tensorboard|wandb|mlflow|add_histogram|add_scalar)"
-    r"|(^|[^a-z_])log(ging|_metrics|_scalars?|_histograms?)?([^a-z_]|$)|metrics:publish"
+    r"|^(?!<built-in).*?(?<![a-z_])log(ging|_metrics|_scalars?|_histograms?)?([^a-z_]|$)"
+    r"|metrics:publish"
 )
 _EMPTY_CACHE = re.compile(r"\): empty_cache$|(cuda|hip)_emptyCache|\bempty_cache\b")
 _WAITS = re.compile(
     r"run_backward|_engine_run_backward|<built-in method acquire of"
-    r"|threading\.py\(\d+\): (wait|acquire)|queue\.py\(\d+\): get|<built-in method (poll|select|wait) of"
+    r"|threading\.py\(\d+\): (wait|acquire)|queue\.py\(\d+\): get"
+    r"|<built-in method (poll|select|wait) of"
 )
 _LAZY = re.compile(r"Lazy Function Loading|Module Loading|cu(da|hip)?Module|hipModuleLoad|hipInit")
 

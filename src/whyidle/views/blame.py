@@ -176,9 +176,7 @@ def blame_copies(states: States, host: Host) -> Segments:
     text = work["name"].cast(pl.String).to_numpy()[owner] if owner.size else np.zeros(0, dtype=str)
     inbound = np.array(["HtoD" in t for t in text], dtype=bool)
     weak = np.isin(activity, [NOTHING, CODE["op"], CODE["launch"], CODE["python"], CODE["sync"]])
-    activity = np.where(
-        inbound, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity)
-    )
+    activity = np.where(inbound, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity))
     thread = work["caller"].cast(pl.Int64).fill_null(-1).to_numpy()[owner].astype(np.intp)
     piece = np.full(start.size, -1, dtype=np.intp)
     return Segments(start, end, activity.astype(np.int8), launch.astype(np.intp), thread, piece)

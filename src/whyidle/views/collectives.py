@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from whyidle.views import Views
 
 COLLECTIVES = (
-    ("all-reduce", r"all_?reduce"),
+    ("all-reduce", r"all_?reduce|cross_device_reduce"),
     ("reduce-scatter", r"reduce_?scatter"),
     ("all-gather", r"all_?gather"),
     ("all-to-all", r"all_?to_?all|deep_ep"),
@@ -54,6 +55,7 @@ _FORWARD = re.compile(
 _STEP = re.compile(r"^Optimizer\.step#")
 
 
+@lru_cache(maxsize=4096)
 def collective_of(name: str) -> str | None:
     """The collective that a kernel, operator or annotation of this name carries out, if told."""
     return next((found for found, rule in _RULES if rule.search(name)), None)
@@ -82,14 +84,14 @@ def _owned(start: Ints, end: Ints, area: Intervals) -> tuple[Ints, Ints, Index]:
     np.minimum.at(best, expand(first, count), np.repeat(np.arange(start.size), count))
     cells = np.flatnonzero(best[:-1] < start.size)
     low, high = intersect((edges[cells], edges[cells + 1]), area)
-    holder = best[np.searchsorted(edges, low, side="right") - 1] if low.size else cells
+    holder = best[np.searchsorted(edges, low, side="right") - 1] if low.size else cells[:0]
     return low, high, holder.astype(np.intp)
 
 
 def _told(work: pl.DataFrame, host: Host) -> pl.DataFrame:
     """rank, device, row, collective, name and thread of communication work."""
     issuer = _issuer(work, host)
-    kernel = [collective_of(name) for name in work["name"].cast(pl.String).to_list()]
+    kernel = names.told(work["name"], collective_of).to_list()
     spans = host.nest.spans["name"]
     named = {i: collective_of(str(spans[i])) for i in np.unique(issuer[issuer >= 0]).tolist()}
     # send-and-receive kernels carry out all-to-all; only the caller knows
@@ -120,13 +122,8 @@ def _issuer(work: pl.DataFrame, host: Host) -> Index:
 def _needless(work: pl.DataFrame, views: Views) -> npt.NDArray[np.bool_]:
     """Which gradient reductions a later pass repeats before the same optimizer step."""
     found = np.zeros(work.height, dtype=bool)
-    reductions = np.array(
-        [
-            collective_of(n) in (None, "all-reduce", "reduce-scatter")
-            for n in work["name"].cast(pl.String)
-        ],
-        dtype=bool,
-    )
+    told = names.told(work["name"], collective_of)
+    reductions = (told.is_null() | told.is_in(["all-reduce", "reduce-scatter"])).to_numpy()
     issued = work["launch_ns"].fill_null(np.iinfo(np.int64).min).to_numpy()
     codes = work["rank"].fill_null(-1).to_numpy()
     for rank in np.unique(codes).tolist():

@@ -64,7 +64,7 @@ def host(nested: Nest, activity: pl.DataFrame) -> Host:
     operator = _first_from_above(nested, table.is_op)
     frame = _last_from_above(nested, table.user_frame)
     callers = activity["caller"].drop_nulls().unique().to_numpy().astype(np.int64)
-    feeds = np.zeros(int(nested.thread.max()) + 1 if nested.thread.size else 0, dtype=bool)
+    feeds = np.zeros(nested.edges[0].size, dtype=bool)
     feeds[callers[callers < feeds.size]] = True
     return Host(nested, code, _scope(nested, code), operator, frame, waits, feeds)
 

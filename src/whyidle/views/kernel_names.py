@@ -108,7 +108,12 @@ _FIXED_PRECISION = (
     ("int8", re.compile(r"int8|i8i8|i16832|i8816", re.IGNORECASE)),
     ("fp64", re.compile(r"d884|dgemm|<double|f64|dmma", re.IGNORECASE)),
     ("tf32", re.compile(r"(?<![a-z])s1688(gemm|fprop|dgrad|wgrad)", re.IGNORECASE)),
-    ("fp32", re.compile(r"sgemm|scudnn|f32f32|<float|gcgemm|cgemm|fft[12]d_|fp32", re.IGNORECASE)),
+    (
+        "fp32",
+        re.compile(
+            r"sgemm|scudnn|f32f32|[<,] ?float(?=[,>])|gcgemm|cgemm|fft[12]d_|fp32", re.IGNORECASE
+        ),
+    ),
 )
 _TENSILE = re.compile(r"Cijk_A[ikl]+_B[jkl]+_(?P<types>S_MX_B|[A-Z0-9]+)")
 _TENSILE_TYPES = (
@@ -137,6 +142,7 @@ def read_name(name: str) -> KernelName:
     )
 
 
+@lru_cache(maxsize=4096)
 def short_name(name: str) -> str:
     """The function's name alone, without namespaces and template arguments; at most 60 signs."""
     inner = _CUTLASS.search(name)

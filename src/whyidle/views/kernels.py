@@ -41,6 +41,7 @@ import polars as pl
 
 from whyidle.intervals import Index
 from whyidle.model import CLAIMS, frame
+from whyidle.views import names
 from whyidle.views.activities import CODE
 from whyidle.views.activity import COMPUTE, COPY
 from whyidle.views.kernel_names import read_name, short_name
@@ -79,9 +80,9 @@ def kernels(views: Views) -> pl.DataFrame:
     ).drop("source", "launch", "external", "block_threads", "occupancy")
 
 
-def _told(names: pl.Series) -> pl.DataFrame:
+def _told(column: pl.Series) -> pl.DataFrame:
     """What the distinct names tell; see views.kernel_names."""
-    distinct = names.unique().drop_nulls().cast(pl.String).to_list()
+    distinct = column.unique().drop_nulls().cast(pl.String).to_list()
     rows = [{"name": name, **asdict(read_name(name))} for name in distinct]
     return pl.DataFrame(rows, schema=_NAME_SCHEMA)
 
@@ -191,7 +192,7 @@ def kernel_claims(rows: pl.DataFrame, views: Views) -> pl.DataFrame:
     )
     where = {column.name: column for column in place(placed, views.host)}
     named = rows["told"] if "told" in rows.columns else rows["op"]
-    kernel = pl.Series([short_name(n) for n in rows["name"].cast(pl.String)], dtype=pl.String)
+    kernel = names.told(rows["name"], short_name)
     nowhere = pl.repeat(None, rows.height, dtype=pl.String, eager=True)
     return frame(
         CLAIMS,

@@ -84,6 +84,15 @@ def matching(names: pl.Series, rule: Callable[[str], object]) -> pl.Series:
     return contained(names, hits)
 
 
+def told(names: pl.Series, rule: Callable[[str], str | None]) -> pl.Series:
+    """A text per row: what ``rule`` says of the row's name, asked once per name."""
+    distinct = names.unique().drop_nulls().cast(pl.String)
+    answers = pl.Series([rule(name) for name in distinct.to_list()], dtype=pl.String)
+    return names.cast(pl.String).replace_strict(
+        distinct, answers, default=None, return_dtype=pl.String
+    )
+
+
 def contained(names: pl.Series, hits: Iterable[str]) -> pl.Series:
     """A Boolean per row: whether the row's name is one of ``hits``; null counts as no."""
     found = list(hits)

@@ -11,6 +11,7 @@ import polars as pl
 from whyidle.views import names
 
 if TYPE_CHECKING:
+    from whyidle.model import DeviceInfo
     from whyidle.views import Views
 
 
@@ -43,8 +44,14 @@ def _column(name: str) -> Callable[[Views], bool]:
     return lambda views: bool(views.evidence.table("spans")[name].is_not_null().any())
 
 
+def _judged(views: Views) -> list[DeviceInfo]:
+    """What is known of each device that has a window; others that are listed do not matter."""
+    pairs = views.windows.select("rank", "device").iter_rows()
+    return [views.facts.device(rank, device) for rank, device in pairs]
+
+
 def _sms(views: Views) -> bool:
-    return any(info.sms for info in views.facts.devices.values())
+    return any(info.sms for info in _judged(views))
 
 
 def _steps(views: Views) -> bool:
@@ -65,7 +72,7 @@ def _optimizer(views: Views) -> bool:
 
 
 def _tensor_cores(views: Views) -> bool:
-    devices = views.facts.devices.values()
+    devices = _judged(views)
     return any(d.capability is not None or (d.vendor == "amd" and d.name) for d in devices)
 
 

@@ -62,7 +62,8 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
     keys = ["thread", "start_ns", "end_ns"]
     spans = spans.sort(keys, descending=[False, False, True], maintain_order=True)
     thread = spans["thread"].to_numpy().astype(np.uint32)
-    threads = int(thread.max()) + 1 if thread.size else 0
+    every = evidence.table("spans")["thread"].drop_nulls().to_numpy()
+    threads = int(every.max()) + 1 if every.size else 0
     axis = Axis(np.full(threads, low_ns), np.full(threads, high_ns))
     room = np.arange(threads)
     edges = axis.put(room, np.full(threads, low_ns)), axis.put(room, np.full(threads, high_ns))

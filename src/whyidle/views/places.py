@@ -21,7 +21,7 @@ _NOBODY = "Python outside any operator"
 def claims_of(
     blame: pl.DataFrame, host: Host, level: str | pl.Series, weight: float = 1.0
 ) -> pl.DataFrame:
-    """Claims for these rows of the blame view, each with its place; ``level`` may be one per row."""
+    """Claims for these rows of the blame view, each with its place; ``level``: one, or per row."""
     places = place(blame, host)
     sure = level if isinstance(level, pl.Series) else pl.lit(level)
     return frame(

@@ -18,7 +18,8 @@ from whyidle.views.activities import CODE, DISPATCH, READS
 from whyidle.views.activity import EMPTY
 from whyidle.views.blame import Segments, joined
 from whyidle.views.first_use import first_use
-from whyidle.views.host import Host
+from whyidle.views.host import Codes, Host
+from whyidle.views.launch_blocking import blocking_calls, launch_blocking
 from whyidle.views.scene import NS, Scene
 from whyidle.views.unrecorded import unrecorded
 
@@ -50,6 +51,7 @@ def all_rules(found: Segments, scene: Scene) -> Segments:
         python_loop,
         empty_cache,
         loader_restart,
+        launch_blocking,
     ):
         found = rule(found, scene)
     return lost_lead(sampled(found, scene), scene)
@@ -81,24 +83,37 @@ def profiler_start(found: Segments, scene: Scene) -> Segments:
         lasted = int(nest.end[first] - nest.start[first])
         if lasted > OUTLIER_NS and lasted > OUTLIER_RATIO * max(float(np.median(took)), 1.0):
             hit |= found.span == first
-    return found.with_activity(hit | _silent_tail(found, scene), "profiler")
+    silent, cut = _silent_tail(found, scene)
+    return found.with_activity(hit | silent, "profiler").with_activity(cut, "unknown")
 
 
-def _silent_tail(found: Segments, scene: Scene) -> npt.NDArray[np.bool_]:
+def _silent_tail(
+    found: Segments, scene: Scene
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """The tail without a record; and the same where it outlasts all before it: a record cut off."""
     nest = scene.host.nest
     tail = scene.pieces.ender[found.piece] < 0
-    if scene.marks.height == 0 or not nest.start.size:
-        return np.zeros(found.start.size, dtype=bool)
     quiet = np.zeros(found.start.size, dtype=bool)
+    longer = np.zeros(found.start.size, dtype=bool)
+    if scene.marks.height == 0 or not nest.start.size:
+        return quiet, longer
     marks = np.isin(nest.spans["row"].to_numpy(), scene.marks["row"].to_numpy())
     ends = nest.axis.take(nest.end, nest.thread)
     ranks = scene.rank_code(nest.spans["rank"])
     for window, rank in enumerate(scene.rank_code(scene.states.windows["rank"])):
         own = (ranks == rank) & ~marks
-        last = ends[own].max() if own.any() else np.iinfo(NS).min
+        room = scene.states.windows.row(window, named=True)
+        low, high = room["start_ns"], room["end_ns"]
+        last = max(int(ends[own].max()), low) if own.any() else low
         at = scene.states.axis.put(np.array([window]), np.array([last], dtype=NS))[0]
-        quiet |= (scene.pieces.group[found.piece] == window) & (found.start >= at)
-    return np.asarray(tail & quiet & (found.activity == CODE["nothing"]))
+        mine = scene.pieces.group[found.piece] == window
+        quiet |= mine & (found.start >= at)
+        longer |= mine & (high - last > last - low)
+    quiet &= tail & (found.activity == CODE["nothing"])
+    return quiet & ~longer, quiet & longer
+
+
+_ROUNDTRIP = ("python", "op", "launch", "nothing", "scalar_read", "sync", "pageable_copy")
 
 
 def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
@@ -114,7 +129,7 @@ def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
     piece &= out[np.maximum(pieces_.before, 0)] & back[np.maximum(pieces_.ender, 0)]
     loads = np.isin(np.arange(pieces_.start.size), found.piece[found.activity == CODE["loader"]])
     piece &= ~loads & ~_crosses_step(scene)
-    soft = [CODE[name] for name in ("python", "op", "nothing", "scalar_read", "pageable_copy")]
+    soft = [CODE[name] for name in _ROUNDTRIP]
     between = piece[found.piece] & np.isin(found.activity, soft)
     on_host = np.isin(found.span, _host_operators(scene)) & (found.activity == CODE["op"])
     return found.with_activity(between | on_host, "cpu_roundtrip")
@@ -225,19 +240,21 @@ def lost_lead(found: Segments, scene: Scene) -> Segments:
     While the host waits, the device works off what was queued; without the wait the host would
     have gone on queueing for just as long. That lead would have hidden as much later dispatch.
     """
-    groups = [_one_window(found, scene, window) for window in range(scene.states.windows.height)]
+    blocking = blocking_calls(scene)
+    windows = range(scene.states.windows.height)
+    groups = [_one_window(found, scene, window, blocking) for window in windows]
     return joined(groups) if groups else found
 
 
-def _one_window(found: Segments, scene: Scene, window: int) -> Segments:
+def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> Segments:
     host = scene.host
     mine = np.flatnonzero(scene.pieces.group[found.piece] == window)
     found = found.take(mine)
     waiting = (names.SYNCHRONISATIONS, names.BLOCKING_COPIES)
     every = np.concatenate([scene.spans_named("runtime", rule) for rule in waiting])
-    waits = scene.of_rank(np.unique(every), window)
     kinds = [CODE[a] for a in ("scalar_read", "sync", "cpu_roundtrip", "pageable_copy")]
-    waits = waits[np.isin(host.activity[waits], kinds)]
+    every = every[np.isin(host.activity[every], kinds)]
+    waits = scene.of_rank(np.unique(np.concatenate([every, blocking])), window)
     start, end = scene.host_positions(waits, window)
     order = np.argsort(end, kind="stable")
     waits, start, end = waits[order], start[order], end[order]
@@ -248,11 +265,13 @@ def _one_window(found: Segments, scene: Scene, window: int) -> Segments:
     index, after = index[after >= 0], after[after >= 0]
     if index.size == 0:
         return found
-    return _charged(found, host, index, waits[after], lead[after], after)
+    blocks = np.isin(waits, blocking)
+    code = np.where(blocks, CODE["launch_blocking"], host.activity[waits]).astype(np.int8)
+    return _charged(found, host, index, waits[after], code[after], lead[after], after)
 
 
 def _charged(
-    found: Segments, host: Host, index: Index, wait: Index, lead: Ints, group: Index
+    found: Segments, host: Host, index: Index, wait: Index, code: Codes, lead: Ints, group: Index
 ) -> Segments:
     took = found.end[index] - found.start[index]
     total = np.cumsum(took) - took
@@ -263,7 +282,7 @@ def _charged(
     head = replace(
         chosen,
         end=chosen.start + covered,
-        activity=host.activity[wait],
+        activity=code,
         span=wait,
         thread=host.nest.thread[wait].astype(np.intp),
     ).take(np.flatnonzero(covered > 0))

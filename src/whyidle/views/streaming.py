@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from whyidle.model import CLAIMS, frame
+from whyidle.model import CLAIMS, frame
 from whyidle.views.places import claims_of
 from whyidle.views.shapes import largest
 
@@ -145,4 +147,6 @@ def device_copies(views: Views) -> pl.DataFrame:
         & (pl.col("activity") == "unknown")
         & pl.col("span").is_in(pl.Series(at[at >= 0], dtype=pl.Int64).implode())
     )
-    return claims_of(blame, views.host, "deduced")
+    claims = claims_of(blame, views.host, "deduced")
+    operator = pl.col("op").cast(pl.String).fill_null("an unknown operator")
+    return frame(CLAIMS, claims.with_columns((pl.lit("device copy in ") + operator).alias("op")))
