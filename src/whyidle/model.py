@@ -144,8 +144,16 @@ class Facts:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def device(self, rank: int | None, device: int) -> DeviceInfo:
-        """What is known of a device; a DeviceInfo full of None when nothing is."""
-        return self.devices.get((rank, device), DeviceInfo())
+        """What is known of a device; a DeviceInfo full of None when nothing is.
+
+        Traces of AMD jobs number the work by the machine and list the devices by the process, so
+        a number that is not listed is taken to be like the listed ones if those are all alike.
+        """
+        known = self.devices.get((rank, device))
+        if known is not None:
+            return known
+        listed = {info for (owner, _), info in self.devices.items() if owner == rank}
+        return listed.pop() if len(listed) == 1 else DeviceInfo()
 
 
 @dataclass(frozen=True)
