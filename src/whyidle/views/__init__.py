@@ -85,9 +85,9 @@ class Views:
         scene = Scene(
             self.states, self.host, found, self.activity, self.marks, bool(self.sampled_ranks)
         )
-        return blame_frame(
-            self.states, all_rules(empty, scene), found, blame_copies(self.states, self.host)
-        )
+        ruled = all_rules(empty, scene)
+        self.host.forget_partition()
+        return blame_frame(self.states, ruled, found, blame_copies(self.states, self.host))
 
     @cached_property
     def feeders(self) -> Feeders:

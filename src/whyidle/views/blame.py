@@ -9,11 +9,11 @@ start_ns  Int64
 end_ns    Int64
 state     Enum     "empty" or "copy"
 activity  Enum     one of ACTIVITIES
-span      Int64    index into the nest of the host span that shows it; -1 for none
+span      Int32    index into the nest of the host span that shows it; -1 for none
 thread    UInt32   host thread blamed; null when none
 ender     UInt32   row of the device work that ended the empty interval; null when none
 launch    UInt32   row of the call that launched it; null when none
-piece     Int64    number of the empty interval; -1 while copying
+piece     Int32    number of the empty interval; -1 while copying
 ========= ======== ======================================================================
 """
 
@@ -26,8 +26,9 @@ import numpy.typing as npt
 import polars as pl
 
 from whyidle.intervals import Axis, Index, Ints, pairs
+from whyidle.model import STATES
 from whyidle.views.activities import ACTIVITIES, ACTIVITY, CODE
-from whyidle.views.activity import COPY
+from whyidle.views.activity import COPY, EMPTY, STATE_NAMES
 from whyidle.views.gaps import CALL, DELAY, LATE, Pieces, cut, parts, pieces
 from whyidle.views.host import Codes, Host
 from whyidle.views.states import States
@@ -186,33 +187,35 @@ def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segment
     """The frame that the module describes."""
     whole = joined([empty, copying])
     group = states.axis.group_of(whole.start)
-    piece = whole.piece
-    ender = np.where(piece >= 0, found.ender[piece] if found.ender.size else -1, -1)
-    rows = states.work["row"].to_numpy()
-    launches = states.work["launch"]
-    has = ender >= 0
-    at = np.maximum(ender, 0)
-    windows = states.windows
-    picked = launches.gather(at) if rows.size else pl.Series("launch", [], pl.UInt32)
-    data = pl.DataFrame(
-        {
-            "rank": windows["rank"].gather(group),
-            "device": windows["device"].gather(group),
-            "start_ns": states.axis.take(whole.start, group),
-            "end_ns": states.axis.take(whole.end, group),
-            "state": pl.Series(np.where(piece >= 0, 3, 2)).cast(pl.Int64),
-            "span": pl.Series(whole.span.astype(np.int64)),
-            "thread": pl.Series(whole.thread.astype(np.int64)),
-            "ender": pl.Series(rows[at] if rows.size else at).cast(pl.UInt32),
-            "launch": picked,
-            "piece": pl.Series(piece.astype(np.int64)),
-            "has": pl.Series(has),
-        }
+    inside = whole.piece >= 0
+    ender = np.where(inside, found.ender[whole.piece], -1) if found.ender.size else whole.piece
+    names = pl.Series("state", STATE_NAMES, dtype=STATES)
+    kinds = pl.Series("activity", ACTIVITIES, dtype=ACTIVITY)
+    return pl.DataFrame(
+        [
+            states.windows["rank"].gather(group),
+            states.windows["device"].gather(group),
+            pl.Series("start_ns", states.axis.take(whole.start, group)),
+            pl.Series("end_ns", states.axis.take(whole.end, group)),
+            names.gather(np.where(inside, EMPTY, COPY).astype(np.uint32)),
+            kinds.gather(whole.activity.astype(np.uint32)),
+            pl.Series("span", whole.span.astype(np.int32)),
+            _known(
+                pl.Series("thread", np.maximum(whole.thread, 0).astype(np.uint32)), whole.thread
+            ),
+            _known(_rows_at(states.work["row"], ender).alias("ender"), ender),
+            _known(_rows_at(states.work["launch"], ender), ender),
+            pl.Series("piece", whole.piece.astype(np.int32)),
+        ]
     )
-    return data.with_columns(
-        pl.col("state").replace_strict({2: "copy", 3: "empty"}, return_dtype=pl.String),
-        pl.Series("activity", ACTIVITIES, dtype=ACTIVITY).gather(whole.activity.astype(np.uint32)),
-        pl.when(pl.col("thread") >= 0).then("thread").cast(pl.UInt32).alias("thread"),
-        pl.when(pl.col("has")).then("ender").alias("ender"),
-        pl.when(pl.col("has")).then("launch").alias("launch"),
-    ).drop("has")
+
+
+def _rows_at(rows: pl.Series, index: Index) -> pl.Series:
+    if not len(rows):
+        return pl.Series(rows.name, np.zeros(index.size, dtype=np.uint32))
+    return rows.gather(np.maximum(index, 0))
+
+
+def _known(values: pl.Series, index: Index) -> pl.Series:
+    """The values, null where the index is negative."""
+    return values.set(pl.Series(index < 0), None)

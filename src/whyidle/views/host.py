@@ -52,6 +52,10 @@ class Host:
         """Every instant of every thread with its innermost span."""
         return partition(self.nest)
 
+    def forget_partition(self) -> None:
+        """Give its memory back; it is made again when asked for."""
+        self.__dict__.pop("partition", None)
+
 
 def host(nested: Nest, activity: pl.DataFrame) -> Host:
     """Classify the nested host spans; ``activity`` is the device work with its launches."""

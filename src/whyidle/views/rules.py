@@ -105,10 +105,11 @@ def _silent_tail(
         room = scene.states.windows.row(window, named=True)
         low, high = room["start_ns"], room["end_ns"]
         last = max(int(ends[own].max()), low) if own.any() else low
-        at = scene.states.axis.put(np.array([window]), np.array([last], dtype=NS))[0]
+        edges = np.array([low, last, high], dtype=NS)
+        begin, at, end = scene.states.axis.put(np.full(3, window), edges)
         mine = scene.pieces.group[found.piece] == window
         quiet |= mine & (found.start >= at)
-        longer |= mine & (high - last > last - low)
+        longer |= mine & (end - found.start > found.start - begin)
     quiet &= tail & (found.activity == CODE["nothing"])
     return quiet & ~longer, quiet & longer
 

@@ -21,7 +21,6 @@ import numpy.typing as npt
 import polars as pl
 
 from whyidle.model import CLAIMS, frame
-from whyidle.model import CLAIMS, frame
 from whyidle.views.places import claims_of
 from whyidle.views.shapes import largest
 

@@ -37,23 +37,20 @@ if TYPE_CHECKING:
 TITLE = "A debugging aid left on"
 STATUS = "preview"
 NEEDS = ("blame", "ops")
+_BLOCKING = "blocking launch in "
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time in anomaly mode's checks, and what blocking launches expose."""
-    return pl.concat(
-        [views.blamed("anomaly"), views.blamed("launch_blocking", level="deduced")],
-        how="vertical",
-    )
+    blocking = views.blamed("launch_blocking", level="deduced")
+    named = pl.concat_str(pl.lit(_BLOCKING), pl.col("op").fill_null("no operator"))
+    return pl.concat([views.blamed("anomaly"), blocking.with_columns(named.cast(pl.Categorical).alias("op"))])
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """Turn it off."""
-    found = []
-    named = [place.op or "" for place in finding.where]
-    if any(op.startswith("aten::") or "evaluate_function" in op for op in named):
-        found.append(_anomaly())
-    return found or [_anomaly(), _blocking()]
+    blocking = {(place.op or "").startswith(_BLOCKING) for place in finding.where}
+    return [_blocking() if blocks else _anomaly() for blocks in sorted(blocking)]
 
 
 def _anomaly() -> Remedy:
