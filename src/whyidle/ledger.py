@@ -61,19 +61,38 @@ def _nothing() -> pl.DataFrame:
 
 def _placed(asked: pl.DataFrame, states: States) -> tuple[Index, Ints, Ints]:
     """Window and positions of each claim, cut to its window; empty where it has none."""
-    windows = states.windows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("window"))
-    joined = asked.select("rank", "device").join(
-        windows, on=["rank", "device"], how="left", nulls_equal=True, maintain_order="left"
-    )
-    outside = joined["window"].is_null().to_numpy()
-    window = joined["window"].fill_null(0).to_numpy()
-    low, high = joined["start_ns"].fill_null(0).to_numpy(), joined["end_ns"].fill_null(0).to_numpy()
-    start = np.clip(asked["start_ns"].to_numpy(), low, high)
-    end = np.clip(asked["end_ns"].to_numpy(), low, high)
+    start, end = asked["start_ns"].to_numpy(), asked["end_ns"].to_numpy()
+    found = _window_of(asked, states)
+    window = np.maximum(found, 0)
     if not states.windows.height:
         return window, start, start
-    start = np.where(outside, 0, states.axis.put(window, start))
-    return window, start, np.where(outside, 0, states.axis.put(window, end))
+    low = states.windows["start_ns"].to_numpy()[window]
+    high = states.windows["end_ns"].to_numpy()[window]
+    outside = found < 0
+    start = np.where(outside, 0, states.axis.put(window, np.clip(start, low, high)))
+    return window, start, np.where(outside, 0, states.axis.put(window, np.clip(end, low, high)))
+
+
+def _window_of(asked: pl.DataFrame, states: States) -> Index:
+    """The window of each claim, -1 for none; the first it touches where a device has several."""
+    windows = states.windows.select("rank", "device", "start_ns", "end_ns")
+    numbered = windows.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("window"))
+    first = numbered.unique(["rank", "device"], keep="first")
+    keys = asked.select("rank", "device", "start_ns", "end_ns")
+    joined = keys.join(
+        first, on=["rank", "device"], how="left", nulls_equal=True, maintain_order="left"
+    )
+    found = joined["window"].fill_null(-1).to_numpy().copy()
+    again = windows.height - first.height
+    for row in numbered.iter_rows(named=True) if again else ():
+        here = keys.select(
+            pl.col("rank").eq_missing(row["rank"])
+            & (pl.col("device") == row["device"])
+            & (pl.col("start_ns") < row["end_ns"])
+            & (pl.col("end_ns") > row["start_ns"])
+        )
+        found[here.to_series().to_numpy()] = row["window"]
+    return np.asarray(found)
 
 
 def _winners(start: Ints, end: Ints) -> tuple[Index, Ints, Ints]:

@@ -34,7 +34,13 @@ def printable(path: str) -> str:
 def sources(evidence: Evidence) -> list[Source]:
     """What was read."""
     return [
-        Source(path=printable(s.path), reader=s.reader, rank=s.rank, events=s.events, notes=list(s.notes))
+        Source(
+            path=printable(s.path),
+            reader=s.reader,
+            rank=s.rank,
+            events=s.events,
+            notes=list(s.notes),
+        )
         for s in evidence.sources
     ]
 
@@ -76,7 +82,7 @@ def _device(
     if abs(useful_s + lost.sum() + unexplained_s - wall_s) > 1e-6 * max(wall_s, 1e-9):
         raise Bug(f"the ledger of device {row['device']} does not add up to {wall_s} s")
     info = views.facts.device(row["rank"], row["device"])
-    steps = views.steps_of(row["rank"])
+    steps = views.steps_of(row["rank"], row["source"])
     return Device(
         rank=row["rank"],
         device=device_name(row["device"]),

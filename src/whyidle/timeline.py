@@ -35,7 +35,7 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
     place = views.windows.row(number, named=True)
     mine = won.filter(pl.col("window") == number)
     step, low, high = _worst(mine, views, place)
-    spans, left_out = _spans(views, place, low, high)
+    spans, left_out = _spans(views, number, place, low, high)
     claims, claims_left = _claims(mine, low, high, views.origin_ns)
     claims += _unexplained(mine, views, number, low, high)
     cuts = [text for text in (left_out, claims_left) if text]
@@ -53,7 +53,7 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
 
 def _worst(mine: pl.DataFrame, views: Views, place: dict[str, int]) -> tuple[int | None, int, int]:
     """(step number, start, end) of the stretch to show."""
-    steps = views.steps_of(place["rank"])
+    steps = views.steps_of(place["rank"], place["source"])
     if steps.height == 0:
         low, high = place["start_ns"], place["end_ns"]
         if high - low <= WITHOUT_STEPS_NS:
@@ -71,11 +71,11 @@ def _worst(mine: pl.DataFrame, views: Views, place: dict[str, int]) -> tuple[int
 
 
 def _spans(
-    views: Views, place: dict[str, int], low: int, high: int
+    views: Views, number: int, place: dict[str, int], low: int, high: int
 ) -> tuple[list[TimelineSpan], str | None]:
     lanes = _device_lanes(views, place, low, high)
     device, device_all = _longest(lanes, MOST_DEVICE_SPANS)
-    hosts = _host_lanes(views, place, low, high)
+    hosts = _host_lanes(views, number, low, high)
     host, host_all = _longest(hosts, MOST_HOST_SPANS)
     found = [
         TimelineSpan(
@@ -108,6 +108,7 @@ def _device_lanes(views: Views, place: dict[str, int], low: int, high: int) -> p
     work = views.activity.filter(
         pl.col("rank").eq_missing(place["rank"])
         & (pl.col("device") == place["device"])
+        & (pl.col("source") == place["source"])
         & (pl.col("end_ns") > low)
         & (pl.col("start_ns") < high)
     )
@@ -124,14 +125,7 @@ def _device_lanes(views: Views, place: dict[str, int], low: int, high: int) -> p
     )
 
 
-def _host_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.DataFrame:
-    window = (
-        views.windows.select("rank", "device")
-        .with_row_index()
-        .filter(pl.col("rank").eq_missing(place["rank"]) & (pl.col("device") == place["device"]))[
-            "index"
-        ][0]
-    )
+def _host_lanes(views: Views, window: int, low: int, high: int) -> pl.DataFrame:
     threads = views.feeders.others.get(window, [])[:2]
     nest = views.host.nest
     hosts = nest.spans.select("thread", "kind", "name").with_columns(

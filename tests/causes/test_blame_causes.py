@@ -119,6 +119,16 @@ def test_a_loop_over_elements_takes_its_operators_and_the_python_between_them() 
     assert lost_us(story, "empty") == {LOOP: 150 * 18, LAUNCH: 100 * DISPATCH_US}
 
 
+def test_other_operators_of_the_loops_body_are_the_loops() -> None:
+    story = Story().step(0, 0, 200 * 30)
+    for at in range(0, 200 * 30, 30):
+        story.op("aten::select", at, at + 4)
+        story.op("aten::sub", at + 6, at + 10)
+        story.op("aten::copy_", at + 12, at + 20)
+        story.launch("copy_kernel", (at + 14, at + 18), (at + 18, at + 30))
+    assert lost_us(story, "empty") == {LOOP: 200 * 18}
+
+
 def test_fewer_than_300_indexing_operators_a_step_are_no_loop() -> None:
     story = Story()
     turns(story.step(0, 0, 99 * 30), 99)
@@ -219,6 +229,37 @@ def test_a_late_batch_after_a_pause_is_a_restart_and_without_one_a_slow_loader()
     }  # fmt: skip
 
 
+def epochs(story: Story) -> Story:
+    """Two epochs of three batches; each begins with 6 ms of starting workers and a late batch."""
+    at = 0
+    for epoch in range(2):
+        ready = at + 6000
+        story.frame("torch/utils/data/dataloader.py(433): _get_iterator", at, ready)
+        for process in range(3):
+            start = at + process * 2000
+            story.frame("multiprocessing/process.py(110): start", start, start + 2000)
+        for batch in range(3):
+            name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+            begin, ready = ready, ready + (4000 if batch == 0 else 500)
+            story.annotate(name, begin, ready)
+            work(story, ready, ready + 3000)
+            ready += 3000
+            story.step(epoch * 3 + batch, at, ready)
+            at = ready
+    return story
+
+
+def test_with_stacks_the_start_of_workers_is_seen_and_the_first_one_is_start_up() -> None:
+    story = epochs(Story())
+    # the first epoch's 6 ms are start-up and its batches the loader's; 4 ms are 8 times the median
+    expected = {WARM_UP: 6000, RESTART: 6000 + 4000, LOADER: 4000 + 4 * 500}
+    assert lost_us(story, "empty") == expected | {LAUNCH: 6 * DISPATCH_US}
+    assert finding(story, RESTART).level == "seen"
+    assert (
+        finding(story, RESTART).where[0].op == "torch/utils/data/dataloader.py(433): _get_iterator"
+    )
+
+
 def test_memory_asked_for_again_and_again_is_allocator_pressure_on_amd_too() -> None:
     story = Story(name="AMD Instinct MI300X", sms=304, capability=None)
     for number in range(3):
@@ -241,6 +282,21 @@ def test_launches_that_wait_for_their_kernel_are_a_debugging_aid_left_on() -> No
     assert lost_us(story, "empty") == {DEBUG: 24 * 30 + 16, PYTHON: 24 * 20, LAUNCH: 14}
     assert finding(story, DEBUG).level == "deduced"
     assert "CUDA_LAUNCH_BLOCKING" in finding(story, DEBUG).remedies[0].how
+
+
+def test_a_check_for_nan_that_waits_pays_for_the_launch_lead_it_destroyed() -> None:
+    story = Story()
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    story.op(node, 0, 640, thread="autograd")
+    work(story, 2, 600, thread="autograd")
+    story.op("aten::isnan", 20, 30, thread="autograd")
+    story.op("aten::item", 30, 620, thread="autograd")
+    story.call("cudaStreamSynchronize", 35, 615, thread="autograd")
+    work(story, 640, 1000, op="autograd::engine::evaluate_function: Add", thread="autograd")
+    # 15 in the wait and 5 in item(): seen; 20 of the node and 8 of dispatch: within the lead of 565
+    assert lost_us(story, "empty") == {DEBUG: 15 + 5 + 20 + DISPATCH_US}
+    assert finding(story, DEBUG).level == "deduced"
+    assert [r.what for r in finding(story, DEBUG).remedies] == ["Turn anomaly detection off"]
 
 
 def test_a_wait_for_the_loader_inside_an_evaluation_stays_the_loaders() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -107,9 +107,14 @@ def device_name(rank: int | None, device: int | str) -> str:
     return name if rank is None else f"rank {rank}, {name}"
 
 
+def distinct(devices: Iterable[Device]) -> list[Device]:
+    """One record per device; a device that was recorded several times has several."""
+    return list({(d.rank, d.device): d for d in devices}.values())
+
+
 def hardware(devices: Iterable[Device]) -> str:
     """The kinds of device, with how many: ``8 x NVIDIA H100``; empty when no name is known."""
-    names = Counter(clean(d.name) for d in devices if d.name)
+    names = Counter(clean(d.name) for d in distinct(devices) if d.name)
     return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
 
 
@@ -136,16 +141,26 @@ def scope(diagnosis: Diagnosis) -> str:
     if not judged:
         return "nothing judged"
     parts = [hardware(judged)]
-    if len(judged) > 1 and not all(d.name for d in judged):
+    several = distinct(judged)
+    if len(several) > 1 and not all(d.name for d in judged):
         one, many = ("CPU process", "CPU processes") if on_cpu(diagnosis) else ("GPU", "GPUs")
-        parts.append(count(len(judged), one, many))
-    span_s = (diagnosis.window.end_ns - diagnosis.window.start_ns) / 1e9
-    parts.append(f"{duration(span_s)} recorded")
+        parts.append(count(len(several), one, many))
+    parts.append(f"{duration(recorded_s(diagnosis))} recorded")
     if diagnosis.window.steps:
         step = median_step(judged)
         steps = count(diagnosis.window.steps, "step") + (f" of {step}" if step else "")
         parts.append(steps + (" (median)" if step and diagnosis.window.steps > 1 else ""))
     return " · ".join(part for part in parts if part)
+
+
+def recorded_s(diagnosis: Diagnosis) -> float:
+    """Seconds that were recorded: the widest window, or the sum where one device has several."""
+    if len(distinct(diagnosis.devices)) == len(diagnosis.devices):
+        return (diagnosis.window.end_ns - diagnosis.window.start_ns) / 1e9
+    sums: defaultdict[tuple[int | None, int | str], float] = defaultdict(float)
+    for device in diagnosis.devices:
+        sums[device.rank, device.device] += device.wall_s
+    return max(sums.values())
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -171,7 +186,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
 def _useful_sentence(diagnosis: Diagnosis) -> str:
     wall = diagnosis.wall_s
     useful, lost = about(diagnosis.useful_s / wall), _lost_clause(diagnosis)
-    many = len(diagnosis.devices)
+    many = len(distinct(diagnosis.devices))
     if on_cpu(diagnosis):
         who = "No GPU was recorded. The CPU" + ("" if many == 1 else " processes")
     else:

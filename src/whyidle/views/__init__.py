@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
+import numpy as np
 import polars as pl
 
 from whyidle.errors import NothingRecorded
@@ -93,12 +94,14 @@ class Views:
     def feeders(self) -> Feeders:
         """Per window, the stepping thread and the threads that launch, busiest first."""
         calls = self.activity.filter(pl.col("caller").is_not_null())
-        counts = calls.group_by("rank", "caller").len().sort("len", descending=True)
+        counts = calls.group_by("rank", "source", "caller").len()
+        counts = counts.sort("len", "caller", descending=[True, False])
         stepping: dict[int, int] = {}
         others: dict[int, list[int]] = {}
         for window, row in enumerate(self.windows.iter_rows(named=True)):
-            mine = counts.filter(pl.col("rank").eq_missing(row["rank"]))["caller"].to_list()
-            marked = self.marks.filter(pl.col("rank").eq_missing(row["rank"]))["thread"].to_list()
+            here = pl.col("rank").eq_missing(row["rank"]) & (pl.col("source") == row["source"])
+            mine = counts.filter(here)["caller"].to_list()
+            marked = self.marks.filter(here)["thread"].to_list()
             first = marked[:1] or mine[:1]
             if first:
                 stepping[window] = first[0]
@@ -150,10 +153,11 @@ class Views:
         """The earliest start of a window; instants in a diagnosis count from here."""
         return self._range[0]
 
-    def steps_of(self, rank: int | None) -> pl.DataFrame:
-        """number, start_ns, end_ns of the steps of a rank."""
-        mine = self.marks.filter(pl.col("rank").eq_missing(rank))
-        return mine.select("number", "start_ns", "end_ns").sort("start_ns")
+    def steps_of(self, rank: int | None, source: int) -> pl.DataFrame:
+        """number, start_ns, end_ns of the steps of a rank in one source."""
+        mine = pl.col("rank").eq_missing(rank) & (pl.col("source") == source)
+        steps = self.marks.filter(mine).select("number", "start_ns", "end_ns")
+        return steps.sort("start_ns")
 
     @cached_property
     def sampled_ranks(self) -> list[int | None]:
@@ -164,10 +168,10 @@ class Views:
     def unrecorded_s(self) -> list[float]:
         """Per window, empty seconds that are likely work the recorder dropped."""
         rows = self.blame.filter(pl.col("activity") == "unrecorded")
-        took = ((pl.col("end_ns") - pl.col("start_ns")) / 1e9).sum().alias("took")
-        sums = rows.group_by("rank", "device").agg(took)
-        joined = self.windows.join(sums, on=["rank", "device"], how="left", nulls_equal=True)
-        return joined["took"].fill_null(0.0).to_list()
+        took = (rows["end_ns"] - rows["start_ns"]).to_numpy()
+        total = np.zeros(self.windows.height, dtype=np.int64)
+        np.add.at(total, rows["window"].to_numpy(), took)
+        return [int(nanoseconds) / 1e9 for nanoseconds in total]
 
     def check(self) -> None:
         """Raise NothingRecorded when there is nothing to judge."""

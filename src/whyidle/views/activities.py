@@ -50,10 +50,11 @@ DISPATCH = ("op", "launch", "optimizer")
 """What an earlier launch lead would have hidden."""
 
 _CONTAINERS = (
-    "loader", "scalar_read", "sync", "compile", "warm_up", "empty_cache", "wrapper", "collector",
-    "anomaly", "profiler", "checkpoint", "logging", "collective",
+    "loader", "loader_restart", "scalar_read", "sync", "compile", "warm_up", "empty_cache",
+    "wrapper", "collector", "anomaly", "profiler", "checkpoint", "logging", "collective",
 )  # fmt: skip
 _SURVIVORS = {
+    "loader": ("profiler", "loader_restart"),
     "scalar_read": ("allocator", "profiler", "compile"),
     "sync": ("allocator", "profiler", "compile"),
     "collective": ("allocator", "profiler", "sync", "scalar_read", "pageable_copy", "wrapper"),
@@ -76,6 +77,7 @@ _LOADER = re.compile(
     r"|torch/utils/data/dataloader\.py\(\d+\): (__next__|_next_data)"
     r"|nvidia/dali/plugin/.*: __next__|\b(next|get|fetch)_batch\b|\bdataloading\b"
 )
+_RESTART = re.compile(r"torch/utils/data/dataloader\.py\(\d+\): (_get_iterator|_shutdown_workers)$")
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _COMPILE = re.compile(
     r"\(dynamo_timed\)$|^(_compile\.compile_inner|entire_frame_compile|backend_compile"
@@ -140,6 +142,7 @@ def own_activity(kind: str, name: str) -> str:
 
 
 _SCOPES = (
+    (_RESTART, "loader_restart"),
     (_LOADER, "loader"),
     (_OPTIMIZER, "optimizer"),
     (_COMPILE, "compile"),

@@ -7,6 +7,7 @@ rank      Int32
 device    Int32
 start_ns  Int64
 end_ns    Int64
+window    UInt32   row of the windows view
 state     Enum     "empty" or "copy"
 activity  Enum     one of ACTIVITIES
 span      Int32    index into the nest of the host span that shows it; -1 for none
@@ -197,6 +198,7 @@ def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segment
             states.windows["device"].gather(group),
             pl.Series("start_ns", states.axis.take(whole.start, group)),
             pl.Series("end_ns", states.axis.take(whole.end, group)),
+            pl.Series("window", group.astype(np.uint32)),
             names.gather(np.where(inside, EMPTY, COPY).astype(np.uint32)),
             kinds.gather(whole.activity.astype(np.uint32)),
             pl.Series("span", whole.span.astype(np.int32)),

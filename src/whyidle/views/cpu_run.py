@@ -20,35 +20,36 @@ USEFUL = ("op", "launch", "optimizer")
 
 
 def cpu_windows(evidence: Evidence, marks: pl.DataFrame) -> pl.DataFrame:
-    """Per rank: rank, device, start_ns, end_ns and the stepping ``thread``.
+    """Per rank and source: rank, device, source, start_ns, end_ns and the stepping ``thread``.
 
     From the first recorded step's start to the last one's end; without step marks, the stretch
     of the thread that recorded most operators.
     """
     spans = evidence.table("spans")
     host = spans.filter(pl.col("kind").is_in(HOST_KINDS) & pl.col("thread").is_not_null())
-    busiest = host.group_by("rank", "thread").agg(
+    busiest = host.group_by("rank", "source", "thread").agg(
         (pl.col("kind") == "op").sum().alias("ops"),
         pl.len().alias("spans"),
         pl.col("start_ns").min(),
         pl.col("end_ns").max(),
     )
     busiest = busiest.sort("ops", "spans", "thread", descending=[True, True, False])
-    busiest = busiest.unique("rank", keep="first", maintain_order=True)
-    marked = marks.group_by("rank").agg(
+    busiest = busiest.unique(["rank", "source"], keep="first", maintain_order=True)
+    marked = marks.group_by("rank", "source").agg(
         pl.col("thread").first().alias("marking"),
         pl.col("start_ns").min().alias("first_ns"),
         pl.col("end_ns").max().alias("last_ns"),
     )
-    both = busiest.join(marked, on="rank", how="left", nulls_equal=True)
+    both = busiest.join(marked, on=["rank", "source"], how="left", nulls_equal=True)
     found = both.select(
         "rank",
         pl.lit(CPU_DEVICE, pl.Int32).alias("device"),
+        "source",
         pl.coalesce("first_ns", "start_ns").alias("start_ns"),
         pl.coalesce("last_ns", "end_ns").alias("end_ns"),
         pl.coalesce("marking", "thread").alias("thread"),
     )
-    return found.filter(pl.col("end_ns") > pl.col("start_ns")).sort("rank")
+    return found.filter(pl.col("end_ns") > pl.col("start_ns")).sort("rank", "start_ns")
 
 
 def cpu_activity(host: Host, windows: pl.DataFrame, empty: pl.DataFrame) -> pl.DataFrame:
@@ -72,12 +73,13 @@ def cpu_activity(host: Host, windows: pl.DataFrame, empty: pl.DataFrame) -> pl.D
             "end_ns": nest.axis.take(inner.end[at[tail]], nest.thread[span]),
             "name": nest.spans["name"].gather(host.operator[span]),
             "rank": nest.spans["rank"].gather(span),
+            "source": nest.spans["source"].gather(span),
         }
     ).with_columns(pl.lit(COMPUTE, pl.Int8).alias("state"))
     moves = _transfers(nest)
     both = pl.concat([compute, moves.select(compute.columns)], how="vertical_relaxed")
-    callers = windows.select("rank", pl.col("thread").alias("caller"))
-    both = both.join(callers, on="rank", how="inner", nulls_equal=True)
+    callers = windows.select("rank", "source", pl.col("thread").alias("caller"))
+    both = both.join(callers, on=["rank", "source"], how="inner", nulls_equal=True)
     return pl.concat([empty, _shaped(both, empty)]).sort("rank", "device", "start_ns", "end_ns")
 
 
@@ -88,7 +90,7 @@ def _transfers(nest: Nest) -> pl.DataFrame:
     thread = nest.thread[at]
     return (
         nest.spans[at]
-        .select("row", "name", "rank")
+        .select("row", "name", "rank", "source")
         .with_columns(
             pl.Series("start_ns", nest.axis.take(nest.start[at], thread)),
             pl.Series("end_ns", nest.axis.take(nest.end[at], thread)),
@@ -99,7 +101,6 @@ def _transfers(nest: Nest) -> pl.DataFrame:
 
 def _shaped(rows: pl.DataFrame, like: pl.DataFrame) -> pl.DataFrame:
     filled = rows.with_columns(
-        pl.lit(0).alias("source"),
         pl.lit(CPU_DEVICE).alias("device"),
         pl.lit(0).alias("lane"),
         pl.lit("kernel").alias("kind"),

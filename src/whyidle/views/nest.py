@@ -20,7 +20,7 @@ from whyidle.model import HOST_KINDS, Evidence
 class Nest:
     """The host spans in order of (thread, start, longest first), as parallel arrays.
 
-    spans: row, rank, thread, kind, name and stack of each; ``row`` leads to everything else.
+    spans: row, source, rank, thread, kind, name and stack of each; ``row`` leads to the rest.
     start, end: positions on ``axis`` (threads side by side), end cut to the parent's end.
     parent: index of the enclosing span, -1 at the top. depth: 0 at the top.
     levels: indices of each depth, outermost first. edges: first and last position per thread.
@@ -56,7 +56,7 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
         & (pl.col("start_ns") < high_ns)
     )
     spans = spans.select(
-        "row", "rank", "thread", "kind", "name", "stack",
+        "row", "source", "rank", "thread", "kind", "name", "stack",
         pl.col("start_ns").clip(lower_bound=low_ns), pl.col("end_ns").clip(upper_bound=high_ns),
     )  # fmt: skip
     keys = ["thread", "start_ns", "end_ns"]

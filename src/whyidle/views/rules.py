@@ -30,8 +30,9 @@ RESTART_NS, RESTART_RATIO, RESTART_SETUP_NS = 20_000_000, 5, 5_000_000
 HOST_OPERATOR_NS = 200_000
 """An operator that takes this long without calling the device computes on the host."""
 RESERVES = ("aten::empty", "detach", "aten::detach", "aten::set_", "Torch-Compiled", "autograd::")
-LOOP_CALLS, LOOP_SHARE = 300, 0.5
-"""Tiny indexing operators per step, and their share of all operators, that make a Python loop."""
+LOOP_CALLS, LOOP_SHARE, LOOP_WIDTH = 300, 0.3, 16
+"""Tiny indexing operators per step, and their share of all operators, that make a Python loop;
+operators are the loop's where that share holds among the neighbours."""
 _INDEXING = re.compile(
     r"(^|: )(aten::)?(select|slice|index|index_put_|copy_|narrow|unbind|unsqueeze|squeeze|fill_"
     r"|Select|Slice|Index|CopySlices|Unsqueeze|Squeeze)(Backward\d*)?$"
@@ -181,11 +182,23 @@ def python_loop(found: Segments, scene: Scene) -> Segments:
     steps = max(scene.marks.height, 1)
     if tops.size == 0 or tiny[tops].sum() < LOOP_CALLS * steps or tiny[tops].mean() < LOOP_SHARE:
         return found
+    inside = np.zeros(host.operator.size, dtype=bool)
+    inside[tops[_amid(tiny[tops])]] = True
     operator = np.where(found.span >= 0, host.operator[found.span], -1)
-    looped = (operator >= 0) & tiny[np.maximum(operator, 0)]
+    looped = (operator >= 0) & inside[np.maximum(operator, 0)]
     soft = np.isin(found.activity, [CODE[a] for a in ("op", "launch", "python", "nothing")])
     between = (operator < 0) & (found.activity != CODE["op"])
     return found.with_activity(soft & (looped | between), "python_loop")
+
+
+def _amid(tiny: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Operators between two tiny ones in a neighbourhood where those are frequent."""
+    near = np.convolve(tiny, np.ones(LOOP_WIDTH), mode="same") >= LOOP_SHARE * LOOP_WIDTH
+    index = np.arange(tiny.size)
+    last = np.maximum.accumulate(np.where(tiny, index, -LOOP_WIDTH))
+    coming = np.where(tiny, index, 2 * tiny.size + LOOP_WIDTH)[::-1]
+    following = np.minimum.accumulate(coming)[::-1]
+    return np.asarray(near & (following - last <= LOOP_WIDTH // 2))
 
 
 _FREE = re.compile(r"^(cuda|hip)Free$|^(cu|hip)MemUnmap")
@@ -209,20 +222,45 @@ def empty_cache(found: Segments, scene: Scene) -> Segments:
 
 
 def loader_restart(found: Segments, scene: Scene) -> Segments:
-    """A first batch that is late because worker processes start again at an epoch's start."""
-    host = scene.host
-    nest = host.nest
+    """Worker processes that start again at an epoch's start, and the late first batch.
+
+    Seen in the loader's own frames; without frames, suspected of an outlying wait that follows a
+    long unrecorded stretch. The first start in the recording is start-up, not a restart.
+    """
+    host, nest = scene.host, scene.host.nest
     waits = scene.spans_named("annotation", _SPIKES)
+    found = _first_start(found, scene, waits)
     if waits.size < 3:
         return found
     took = nest.end[waits] - nest.start[waits]
     slow = waits[(took > RESTART_NS) & (took > RESTART_RATIO * np.median(took))]
     before = np.array([_quiet_before(host, index) for index in slow], dtype=NS)
     restarts = slow[(before > RESTART_SETUP_NS) & (slow > waits.min())]
-    inside = np.isin(found.span, restarts) | np.isin(
-        nest.parent[np.maximum(found.span, 0)] * (found.span >= 0), restarts
-    )
+    restarts = np.union1d(restarts, _first_after_restart(host, waits, took))
+    inside = (found.span >= 0) & np.isin(host.scope[np.maximum(found.span, 0)], restarts)
     return found.with_activity(inside & (found.activity == CODE["loader"]), "loader_restart")
+
+
+def _first_after_restart(host: Host, waits: Index, took: Ints) -> Index:
+    """The waits for a first batch that follow a recorded start of workers, where outlying."""
+    nest = host.nest
+    started = np.flatnonzero(host.activity == CODE["loader_restart"])
+    started = started[nest.start[started] > nest.start[waits].min()]
+    after = np.searchsorted(nest.start[waits], nest.end[started], side="left")
+    first = np.unique(after[after < waits.size])
+    return np.asarray(waits[first[took[first] > RESTART_RATIO * np.median(took)]])
+
+
+def _first_start(found: Segments, scene: Scene, waits: Index) -> Segments:
+    """A start of workers before which no batch was asked for happens once."""
+    host, nest = scene.host, scene.host.nest
+    restart = found.activity == CODE["loader_restart"]
+    if not restart.any():
+        return found
+    begins = nest.axis.take(nest.start, nest.thread)
+    scope = host.scope[np.maximum(found.span, 0)]
+    first = begins[waits].min() if waits.size else np.iinfo(NS).max
+    return found.with_activity(restart & (begins[scope] <= first), "warm_up")
 
 
 def _quiet_before(host: Host, index: int) -> int:
@@ -233,6 +271,9 @@ def _quiet_before(host: Host, index: int) -> int:
     ends = inner.end[busy & (inner.end <= start)]
     low = host.nest.axis.put(host.nest.thread[[index]], np.array([0]))[0]
     return int(start - max(ends.max() if ends.size else low, low))
+
+
+WAITING = ("scalar_read", "sync", "cpu_roundtrip", "pageable_copy", "anomaly")
 
 
 def lost_lead(found: Segments, scene: Scene) -> Segments:
@@ -253,7 +294,7 @@ def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> 
     found = found.take(mine)
     waiting = (names.SYNCHRONISATIONS, names.BLOCKING_COPIES)
     every = np.concatenate([scene.spans_named("runtime", rule) for rule in waiting])
-    kinds = [CODE[a] for a in ("scalar_read", "sync", "cpu_roundtrip", "pageable_copy")]
+    kinds = [CODE[a] for a in WAITING]
     every = every[np.isin(host.activity[every], kinds)]
     waits = scene.of_rank(np.unique(np.concatenate([every, blocking])), window)
     start, end = scene.host_positions(waits, window)

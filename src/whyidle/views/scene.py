@@ -47,7 +47,8 @@ class Scene:
     def mark_positions(self, window: int) -> Intervals:
         """Steps of a window's rank as positions on the device axis, in order, cut to it."""
         room = self.states.windows.row(window, named=True)
-        mine = self.marks.filter(pl.col("rank").eq_missing(room["rank"])).sort("start_ns")
+        here = pl.col("rank").eq_missing(room["rank"]) & (pl.col("source") == room["source"])
+        mine = self.marks.filter(here).sort("start_ns")
         group = np.full(mine.height, window)
         edges = [
             np.clip(mine[name].to_numpy(), room["start_ns"], room["end_ns"])
@@ -56,10 +57,13 @@ class Scene:
         return self.states.axis.put(group, edges[0]), self.states.axis.put(group, edges[1])
 
     def of_rank(self, index: Index, window: int) -> Index:
-        """Those host spans that belong to the rank of a window."""
-        ranks = self.rank_code(self.host.nest.spans["rank"])
-        rank = self.states.windows["rank"][window]
-        return np.asarray(index[ranks[index] == (-1 if rank is None else rank)])
+        """Those host spans that belong to the rank of a window, in the same source."""
+        room = self.states.windows.row(window, named=True)
+        spans = self.host.nest.spans
+        ranks = self.rank_code(spans["rank"])[index] == (
+            -1 if room["rank"] is None else room["rank"]
+        )
+        return np.asarray(index[ranks & (spans["source"].to_numpy()[index] == room["source"])])
 
     def spans_named(self, kind: str, rule: re.Pattern[str]) -> Index:
         """Host spans of a kind whose name matches."""

@@ -46,11 +46,13 @@ def states(activity: pl.DataFrame, windows: pl.DataFrame) -> States:
     bounds = windows.select(
         "rank",
         "device",
+        "source",
         pl.col("start_ns").alias("low_ns"),
         pl.col("end_ns").alias("high_ns"),
         pl.int_range(pl.len(), dtype=pl.Int64).alias("group"),
     )
-    work = activity.join(bounds, on=["rank", "device"], how="inner", nulls_equal=True)
+    keys = ["rank", "device", "source"]
+    work = activity.join(bounds, on=keys, how="inner", nulls_equal=True)
     inside = (pl.col("end_ns") >= pl.col("low_ns")) & (pl.col("start_ns") <= pl.col("high_ns"))
     work = work.filter(inside).with_columns(
         pl.max_horizontal("start_ns", "low_ns").alias("start_ns"),

@@ -16,6 +16,10 @@ from whyidle.views.scene import Scene
 
 _BLOCKS = re.compile(r"Synchronize|[mM]emcpy")
 """Calls in which the host may sit until the device has done what was queued."""
+_WAITS = re.compile(
+    f"{names.SYNCHRONISATIONS.pattern}|{names.BLOCKING_COPIES.pattern}", re.IGNORECASE
+)
+_KERNELS = re.compile(rf"^(?!.*GraphLaunch).*({names.KERNEL_LAUNCHES.pattern})")
 
 
 def unrecorded(found: Segments, scene: Scene) -> Segments:
@@ -26,22 +30,55 @@ def unrecorded(found: Segments, scene: Scene) -> Segments:
     node = (ender >= 0) & (graph[np.maximum(ender, 0)] if graph.size else ender > 0)
     found = found.with_activity(node & (found.activity == CODE["device_delay"]), "unrecorded")
     dropped = _dropped_launches(scene)
-    waits = scene.spans_named("runtime", _BLOCKS)
-    blocked = [
-        scene.host_positions(scene.of_rank(waits, g), g) for g in range(scene.states.windows.height)
-    ]
-    inside = union(*(np.concatenate(side) for side in zip(*blocked, strict=True)))
-    found = _relabel_inside(found, found.activity == CODE["unknown"], inside, "unrecorded")
+    blocked = _inside(scene, _BLOCKS)
+    found = _relabel_inside(found, found.activity == CODE["unknown"], blocked, "unrecorded")
     late = ~np.isin(found.activity, [CODE["device_delay"], CODE["loader"]])
-    return _relabel_inside(found, late, dropped, "unrecorded")
+    found = _relabel_inside(found, late, dropped, "unrecorded")
+    silent = _silent_graphs(scene, _inside(scene, _WAITS))
+    return _relabel_inside(found, found.activity != CODE["loader"], silent, "unrecorded")
+
+
+def _inside(scene: Scene, rule: re.Pattern[str]) -> Intervals:
+    """When any thread of the rank is in a runtime call of this name."""
+    calls = scene.spans_named("runtime", rule)
+    windows = range(scene.states.windows.height)
+    spots = [scene.host_positions(scene.of_rank(calls, g), g) for g in windows]
+    return union(*(np.concatenate(side) for side in zip(*spots, strict=True)))
+
+
+def _without_work(scene: Scene, rule: re.Pattern[str]) -> Index:
+    """Launch calls of this name of which no device work is known."""
+    launches = scene.spans_named("runtime", rule)
+    known = scene.activity["launch"].drop_nulls().unique().to_numpy()
+    rows = scene.host.nest.spans["row"].to_numpy()
+    return np.asarray(launches[~np.isin(rows[launches], known)])
+
+
+def _silent_graphs(scene: Scene, waits: Intervals) -> Intervals:
+    """From the launch of a graph without recorded nodes until the device is known to be done.
+
+    That is the start of device work launched later, or the end of a wait for the device.
+    """
+    states = scene.states
+    lost = _without_work(scene, names.GRAPH_LAUNCHES)
+    windows = range(states.windows.height)
+    spots = [scene.host_positions(scene.of_rank(lost, g), g)[0] for g in windows]
+    start = np.sort(np.concatenate(spots))
+    rooms = states.axis.put(np.arange(states.windows.height), states.windows["end_ns"].to_numpy())
+    linked = states.work["launch_ns"].is_not_null().to_numpy()
+    issued = states.axis.put(states.group, states.work["launch_ns"].fill_null(0).to_numpy())[linked]
+    order = np.argsort(issued, kind="stable")
+    begins = np.minimum.accumulate(states.start[linked][order][::-1])[::-1]
+    later = np.searchsorted(issued[order], start, side="right")
+    done = np.searchsorted(waits[1], start, side="right")
+    never = np.iinfo(np.int64).max
+    ends = np.minimum(np.append(begins, never)[later], np.append(waits[1], never)[done])
+    return union(start, np.minimum(ends, rooms[states.axis.group_of(start)]))
 
 
 def _dropped_launches(scene: Scene) -> Intervals:
     """Per piece, from the first to the last kernel launch of which no device work is known."""
-    launches = scene.spans_named("runtime", names.KERNEL_LAUNCHES)
-    known = scene.activity["launch"].drop_nulls().unique().to_numpy()
-    rows = scene.host.nest.spans["row"].to_numpy()
-    lost = launches[~np.isin(rows[launches], known)]
+    lost = _without_work(scene, _KERNELS)
     spread = [_spread(scene, scene.of_rank(lost, g), g) for g in range(scene.states.windows.height)]
     return union(*(np.concatenate(side) for side in zip(*spread, strict=True)))
 

@@ -1,7 +1,8 @@
 """Which stretch of time is judged, per device, and the steps inside it.
 
-``marks``: one row per recorded step of a rank: rank, number, thread, start_ns, end_ns.
-``windows``: one row per device: rank, device, start_ns, end_ns (half open).
+``marks``: one row per recorded step: rank, source, number, thread, start_ns, end_ns, row.
+``windows``: one row per device and source: rank, device, source, start_ns, end_ns (half open).
+Several recordings of one rank are several windows; the time between them is nobody's.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
     )
     found = host.select(
         "rank",
+        "source",
         pl.col("name")
         .cast(pl.String)
         .str.slice(len("ProfilerStep#"))
-        .cast(pl.Int64)
+        .cast(pl.Int64, strict=False)
         .alias("number"),
         "thread",
         "start_ns",
         "end_ns",
         "row",
     )
-    found = found.unique(["rank", "number", "start_ns"]).sort("rank", "start_ns")
+    found = found.drop_nulls("number").unique(["rank", "number", "start_ns"])
+    found = found.sort("rank", "start_ns")
     return found if steps is None else _narrowed(found, steps)
 
 
@@ -59,19 +62,19 @@ def _narrowed(found: pl.DataFrame, steps: Steps) -> pl.DataFrame:
 
 
 def windows(activity: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
-    """The judged window of every device that did anything.
+    """The judged windows of every device that did anything.
 
     With marks: from the first mark's start, or the end of device work known to be launched
     before it if later, to the end of the last mark or of the last device work not known to be
     launched after it, whichever is later. Without: from first to last device activity.
     """
-    bounds = marks.group_by("rank").agg(
+    bounds = marks.group_by("rank", "source").agg(
         pl.col("start_ns").min().alias("first_ns"), pl.col("end_ns").max().alias("last_ns")
     )
-    work = activity.join(bounds, on="rank", how="left", nulls_equal=True)
+    work = activity.join(bounds, on=["rank", "source"], how="left", nulls_equal=True)
     early = pl.col("launch_ns") < pl.col("first_ns")
     late = (pl.col("launch_ns") >= pl.col("last_ns")).fill_null(value=False)
-    per_device = work.group_by("rank", "device").agg(
+    per_device = work.group_by("rank", "device", "source").agg(
         pl.col("first_ns").first(),
         pl.col("last_ns").first(),
         pl.col("start_ns").min().alias("begin_ns"),
@@ -90,6 +93,7 @@ def windows(activity: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
     return marked.select(
         "rank",
         "device",
+        "source",
         pl.when(pl.col("first_ns").is_null())
         .then(pl.col("begin_ns"))
         .when(sound)
@@ -97,4 +101,4 @@ def windows(activity: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
         .otherwise("begin_ns")
         .alias("start_ns"),
         pl.when(sound).then("end_ns").otherwise("finish_ns").alias("end_ns"),
-    ).sort("rank", "device")
+    ).sort("rank", "device", "start_ns")

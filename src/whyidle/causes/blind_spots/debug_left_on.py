@@ -4,7 +4,8 @@ Looks like: training takes 1.5 to 3 times as long as it should; backward is full
 no two launches are ever in flight.
 
 How we tell: anomaly mode: ``aten::isnan`` with ``aten::any`` or ``aten::item`` directly below the
-backward nodes of the autograd engine; empty time inside these checks counts (seen).
+backward nodes of the autograd engine; empty time inside these checks counts (seen), and after
+them dispatch and launch time up to the launch lead that a waiting check destroyed (deduced).
 Blocking launches (``CUDA_LAUNCH_BLOCKING=1``): at least 20 kernels of 20 us or more, of which 95 %
 end before the call that launched them returns; then empty time inside those calls after their
 kernel, and the dispatch and launch time up to the length of the kernel before, count (deduced).
@@ -29,6 +30,7 @@ import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
 from whyidle.stories import Story
+from whyidle.views.certainty import waiting
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
@@ -44,7 +46,12 @@ def claims(views: Views) -> pl.DataFrame:
     """Empty time in anomaly mode's checks, and what blocking launches expose."""
     blocking = views.blamed("launch_blocking", level="deduced")
     named = pl.concat_str(pl.lit(_BLOCKING), pl.col("op").fill_null("no operator"))
-    return pl.concat([views.blamed("anomaly"), blocking.with_columns(named.cast(pl.Categorical).alias("op"))])
+    return pl.concat(
+        [
+            views.blamed("anomaly", level=waiting),
+            blocking.with_columns(named.cast(pl.Categorical).alias("op")),
+        ]
+    )
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:

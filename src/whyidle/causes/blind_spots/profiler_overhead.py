@@ -6,8 +6,8 @@ or an empty end of the last recorded step.
 How we tell: the device is empty while an overhead record of the profiler (a buffer requested or
 flushed, its own Python frames) covers the launching thread: *seen*. *Suspected* are two things that
 no record names: the first runtime call, when it takes more than 1 ms and more than 20 times the
-median call; and the tail of the last step in which no thread recorded anything; a tail longer than all
-before it is a recording that was cut off, and stays unexplained.
+median call; and the tail of the last step in which no thread recorded anything. A tail longer than
+all before it is a recording that was cut off, and stays unexplained.
 
 Change: nothing in the training. To record more cheaply: ``with_stack=False``,
 ``record_shapes=False``, ``profile_memory=False``, a warm-up step before the recorded ones.

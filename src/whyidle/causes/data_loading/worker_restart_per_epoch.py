@@ -4,10 +4,12 @@ Looks like: a plateau of zero utilisation with the period of an epoch, before it
 process ids change; worse on Windows and macOS and with large data sets, which are sent to every new
 worker.
 
-How we tell: a ``_MultiProcessingDataLoaderIter.__next__`` that takes more than 20 ms and more than
-5 times the median one, before which its thread recorded nothing for more than 5 ms (the workers are
-created in that pause), and which is not the first of the recording. Its empty time counts here
-instead of with the other loader waits. The level is *suspected*: worker processes record nothing.
+How we tell: with recorded stacks, empty time inside the loader's frames that make an iterator
+(``_get_iterator``) or shut the workers down (``_shutdown_workers``), after a first batch was asked
+for (seen), and the first ``__next__`` after them when it takes more than 5 times the median one.
+Without stacks, a ``_MultiProcessingDataLoaderIter.__next__`` that takes more than 20 ms and more
+than 5 times the median one, before which its thread recorded nothing for more than 5 ms (the
+workers are created in that pause), and which is not the first of the recording (suspected).
 
 Change: ``DataLoader(persistent_workers=True)``; longer epochs; a data set object that is cheap to
 send (paths and offsets, not loaded samples).
@@ -26,12 +28,14 @@ from typing import TYPE_CHECKING
 
 from whyidle.diagnosis import Finding, Remedy
 from whyidle.stories import Story
+from whyidle.views.certainty import recorded_as
 
 if TYPE_CHECKING:
     import polars as pl
 
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
+    from whyidle.views.host import Host
 
 TITLE = "Loader workers started again"
 STATUS = "preview"
@@ -39,8 +43,12 @@ NEEDS = ("blame",)
 
 
 def claims(views: Views) -> pl.DataFrame:
-    """Empty time in the first, slow batch after new workers were started."""
-    return views.blamed("loader_restart", level="suspected")
+    """Empty time while workers start again, and in the first, slow batch after that."""
+    return views.blamed("loader_restart", level=_sure)
+
+
+def _sure(rows: pl.DataFrame, host: Host) -> pl.Series:
+    return recorded_as(rows, host, "python", otherwise="suspected")
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:

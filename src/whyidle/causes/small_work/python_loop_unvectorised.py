@@ -4,8 +4,9 @@ Looks like: thousands of ``aten::select``, ``aten::slice``, ``aten::index`` or `
 step; backward takes many times as long as forward; the GPU is nearly empty and one core is busy.
 
 How we tell: at least 300 indexing operators (select, slice, index, narrow, unbind, squeeze, fill,
-copy) per step that make up at least half of all outermost operators. Then empty time inside those
-operators and in the Python between operators is counted here.
+copy) per step that make up at least 30 % of all outermost operators. Then empty time inside the
+stretches in which at least 30 % of 16 neighbours are indexing operators, and in the Python between
+operators, is counted here.
 
 Change: write the loop as one operation on the whole tensor: broadcasting, ``torch.gather``,
 ``index_select``, ``torch.where``, ``scatter_add_``, ``torch.vmap``. Losses and metrics are the
@@ -37,7 +38,7 @@ NEEDS = ("blame", "ops")
 
 
 def claims(views: Views) -> pl.DataFrame:
-    """Empty time inside the tiny indexing operators and in the Python between them."""
+    """Empty time inside stretches of tiny indexing operators and in the Python between them."""
     return views.blamed("python_loop", level="deduced")
 
 
