@@ -20,7 +20,7 @@ from whyidle.views.blame import (
     blame_empty,
     blame_frame,
 )
-from whyidle.views.completeness import notes, sampled_ranks
+from whyidle.views.completeness import device_is_missing, notes, sampled_ranks
 from whyidle.views.cpu_run import cpu_activity, cpu_windows
 from whyidle.views.host import Host, host
 from whyidle.views.nest import nest
@@ -83,12 +83,15 @@ class Views:
     def blame(self) -> pl.DataFrame:
         """Every empty and copy-only instant with its one activity; see views.blame."""
         empty, found = blame_empty(self.states, self.host, self.feeders)
-        scene = Scene(
-            self.states, self.host, found, self.activity, self.marks, bool(self.sampled_ranks)
-        )
+        scene = Scene(self.states, self.host, found, self.activity, self.marks, self._holes)
         ruled = all_rules(empty, scene)
         self.host.forget_partition()
         return blame_frame(self.states, ruled, found, blame_copies(self.states, self.host))
+
+    @property
+    def _holes(self) -> bool:
+        """Whether what lies between recorded operators may be anything."""
+        return bool(self.sampled_ranks) or device_is_missing(self.evidence)
 
     @cached_property
     def feeders(self) -> Feeders:

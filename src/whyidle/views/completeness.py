@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whyidle.model import Evidence
+from whyidle.model import DEVICE_KINDS, Evidence
+from whyidle.views import names
 
 if TYPE_CHECKING:
     from whyidle.views import Views
@@ -51,13 +52,21 @@ def notes(views: Views) -> list[str]:
     return found
 
 
-def _without_device(views: Views) -> str:
-    spans = views.evidence.table("spans")
-    gpu_job = (
-        bool(views.facts.devices)
-        or (views.facts.backend or "") == "nccl"
+def device_is_missing(evidence: Evidence) -> bool:
+    """Whether this is a rank of a GPU job whose device activity was not recorded."""
+    spans = evidence.table("spans")
+    if spans["kind"].is_in(DEVICE_KINDS).any():
+        return False
+    return (
+        bool(evidence.facts.devices)
+        or (evidence.facts.backend or "") == "nccl"
         or bool((spans["kind"] == "runtime").any())
+        or bool(names.matching(spans["name"], lambda n: n.startswith("nccl:")).any())
     )
+
+
+def _without_device(views: Views) -> str:
+    gpu_job = device_is_missing(views.evidence)
     seen = (
         "This is a rank of a GPU job, but its device activity is missing"
         if gpu_job

@@ -1,7 +1,8 @@
 """A run without a GPU: the stepping thread of each rank stands in for the device.
 
-Useful is time inside operators of forward, backward and optimizer on that thread; gloo and MPI
-transfers are communication; everything else is empty and blamed on what the thread was doing.
+Useful is time inside operators of forward, backward and optimizer on that thread, and on the
+threads of the autograd engine, which run backward for it; gloo and MPI transfers are
+communication; everything else is empty and blamed on what the stepping thread was doing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import polars as pl
 
 from whyidle.model import CPU_DEVICE, HOST_KINDS, Evidence
 from whyidle.views import names
-from whyidle.views.activities import CODE
+from whyidle.views.activities import CODE, NODE
 from whyidle.views.activity import COMMUNICATION, COMPUTE
 from whyidle.views.host import Host
 from whyidle.views.nest import Nest
@@ -57,9 +58,10 @@ def cpu_activity(host: Host, windows: pl.DataFrame, empty: pl.DataFrame) -> pl.D
     nest, inner = host.nest, host.partition
     useful = np.isin(host.activity[inner.span], [CODE[name] for name in USEFUL])
     useful &= (inner.span >= 0) & (host.operator[inner.span] >= 0)
-    stepping = windows["thread"].to_list()
+    engine = names.matching(nest.spans["name"], lambda n: n.startswith(NODE)).to_numpy()
+    working = np.union1d(windows["thread"].to_numpy(), nest.thread[engine])
     thread = nest.thread[inner.span]
-    at = np.flatnonzero(useful & np.isin(thread, stepping))
+    at = np.flatnonzero(useful & np.isin(thread, working))
     first = (
         np.concatenate([[True], inner.start[at][1:] != inner.end[at][:-1]]) if at.size else at > 0
     )
