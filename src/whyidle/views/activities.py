@@ -75,7 +75,8 @@ ANOMALY_CHECKS = ("aten::isnan", "aten::any", "aten::_is_any_true", "aten::item"
 _LOADER = re.compile(
     r"^enumerate\(DataLoader\)#|DataLoaderIter\.__next__"
     r"|torch/utils/data/dataloader\.py\(\d+\): (__next__|_next_data)"
-    r"|nvidia/dali/plugin/.*: __next__|\b(next|get|fetch)_batch\b|\bdataloading\b"
+    r"|(^|/)(nvidia/dali/plugin|torchdata|webdataset|ffcv|ray/data)/.*\): __next__$"
+    r"|\b(next|get|fetch)_batch\b|dataloader_next|\bdata_?loading\b"
 )
 _RESTART = re.compile(r"torch/utils/data/dataloader\.py\(\d+\): (_get_iterator|_shutdown_workers)$")
 _OPTIMIZER = re.compile(r"^Optimizer\.(step|zero_grad)#")
