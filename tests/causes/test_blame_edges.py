@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.causes.told_stories import DISPATCH_US, copy, finding, lost_us, work
+from tests.causes.told_stories import DISPATCH_US, copy, finding, judged, lost_us, work
 from whyidle.stories import Story
 
 LAUNCH = "small_work.launch_bound_small_kernels"
@@ -162,3 +162,40 @@ def test_a_silent_end_longer_than_the_record_was_cut_off_and_is_not_explained() 
         lost = lost_us(story)
         assert lost.pop(LAUNCH) == DISPATCH_US
         assert lost == expected
+
+
+def test_a_buffer_request_on_a_lane_of_its_own_is_the_profilers() -> None:
+    story = Story().step(0, 0, 1000)
+    work(story, 0, 100)
+    story.overhead("Activity Buffer Request", 200, 500, thread="-1")
+    work(story, 600, 1000)
+    # 100-200 and 500-600 stay Python's
+    expected = {LAUNCH: 2 * DISPATCH_US, PYTHON: 200, PROFILER: 300}
+    assert lost_us(story, "empty") == expected
+
+
+def test_a_first_call_as_long_as_its_later_twins_is_not_the_profilers_start() -> None:
+    story = Story()
+    for at in (0, 10_000):
+        story.step(at // 10_000, at, at + 10_000)
+        copy(story, "HtoD (Pageable -> Device)", (at, at + 4000), (at + 3000, at + 3900), 1 << 24)
+        for begin in range(at + 4000, at + 10_000, 100):
+            work(story, begin, begin + 100)
+    assert PROFILER not in lost_us(story)
+
+
+def test_a_copy_to_another_device_is_not_memory_bound_work() -> None:
+    story = Story().step(0, 0, 1000)
+    story.op("aten::copy_", 0, 20)
+    copy(story, "PtoP (Device -> Device)", (5, 10), (10, 900), 1 << 24)
+    work(story, 890, 1000)
+    assert "copy" not in {row.state for row in judged(story).ledger}
+
+
+def test_a_copy_in_the_words_of_other_vendors_is_still_a_copy_to_the_device() -> None:
+    for name in ("HtoD (Host -> Device)", "M2D (Memory -> Device)"):
+        story = Story().step(0, 0, 1000)
+        story.op("aten::copy_", 0, 610)
+        copy(story, name, (5, 600), (10, 590), 1 << 24)
+        work(story, 620, 1000)
+        assert lost_us(story, "copy") == {COPY: 580}

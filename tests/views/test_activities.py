@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whyidle.views.activities import own_activity, within
+from whyidle.views.host import is_user_frame
 
 TOLD = [
     ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "loader"),
@@ -31,6 +32,11 @@ TOLD = [
     ("runtime", "cuModuleLoadData", "warm_up"),
     ("overhead", "Activity Buffer Request", "profiler"),
     ("overhead", "Lazy Function Loading", "warm_up"),
+    ("overhead", "Driver Compiler", "warm_up"),
+    ("runtime", "urEventWait", "sync"),
+    ("runtime", "zeCommandQueueSynchronize", "sync"),
+    ("runtime", "aclrtSynchronizeStream", "sync"),
+    ("runtime", "urEnqueueEventsWait", "launch"),
     ("op", "aten::mm", "op"),
     ("op", "c10d::allreduce_", "collective"),
     ("op", "torch.distributed.ddp.reducer::copy_bucket_to_grad", "wrapper"),
@@ -63,3 +69,16 @@ def test_the_innermost_meaningful_thing_counts() -> None:
     assert within("python", "op") == "op"
     assert within("op", "nothing") == "op", "a bare annotation inside an operator"
     assert within("scalar_read", "allocator") == "allocator"
+
+
+@pytest.mark.parametrize(
+    ("frame", "own"),
+    [
+        ("train.py(12): step", True),
+        ("project/model.py(3): forward", True),
+        ("scipy/ndimage/_interpolation.py(739): zoom", False),
+        ("PIL/Image.py(2300): resize", False),
+    ],
+)
+def test_frames_of_well_known_packages_are_not_the_users_source(frame: str, own: bool) -> None:
+    assert is_user_frame(frame) is own

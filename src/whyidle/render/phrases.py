@@ -70,7 +70,7 @@ def reads_as_code(text: str) -> bool:
     """Whether text looks like code or a command to copy, not like a sentence."""
     if re.match(r"(whyidle|python3?|torchrun|pip|nsys) ", text):
         return True
-    if re.search(r"\b[A-Za-z]{2,},? [a-z]{2,},? [a-z]{2,}\b", text):
+    if text.endswith(".") or re.search(r"\b[A-Za-z]{2,},? [a-z]{2,},? [a-z]{2,}\b", text):
         return False
     return bool(re.search(r"[=(\[]|\s--?\w", text))
 

@@ -123,7 +123,9 @@ _WAITS = re.compile(
     r"|threading\.py\(\d+\): (wait|acquire)|queue\.py\(\d+\): get"
     r"|<built-in method (poll|select|wait) of"
 )
-_LAZY = re.compile(r"Lazy Function Loading|Module Loading|cu(da|hip)?Module|hipModuleLoad|hipInit")
+_LAZY = re.compile(
+    r"Lazy Function Loading|Module Loading|Driver Compiler|cu(da|hip)?Module|hipModuleLoad|hipInit"
+)
 
 
 def own_activity(kind: str, name: str) -> str:

@@ -20,6 +20,7 @@ piece     Int32    number of the empty interval; -1 while copying
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +29,7 @@ import polars as pl
 
 from whyidle.intervals import Axis, Index, Ints, pairs
 from whyidle.model import STATES
+from whyidle.views import names
 from whyidle.views.activities import ACTIVITIES, ACTIVITY, CODE
 from whyidle.views.activity import COPY, EMPTY, STATE_NAMES
 from whyidle.views.gaps import CALL, DELAY, LATE, Pieces, cut, parts, pieces
@@ -176,7 +178,7 @@ def blame_copies(states: States, host: Host) -> Segments:
     launch = np.where(work["launch"].is_null().to_numpy()[owner], -1, launch)
     activity = activity_of(host, launch)
     text = work["name"].cast(pl.String).to_numpy()[owner] if owner.size else np.zeros(0, dtype=str)
-    inbound = np.array(["HtoD" in t for t in text], dtype=bool)
+    inbound = np.array([bool(re.search(names.INBOUND, t)) for t in text], dtype=bool)
     weak = np.isin(activity, [NOTHING, CODE["op"], CODE["launch"], CODE["python"], CODE["sync"]])
     activity = np.where(inbound, CODE["pageable_copy"], np.where(weak, CODE["unknown"], activity))
     thread = work["caller"].cast(pl.Int64).fill_null(-1).to_numpy()[owner].astype(np.intp)
@@ -190,7 +192,7 @@ def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segment
     group = states.axis.group_of(whole.start)
     inside = whole.piece >= 0
     ender = np.where(inside, found.ender[whole.piece], -1) if found.ender.size else whole.piece
-    names = pl.Series("state", STATE_NAMES, dtype=STATES)
+    state_names = pl.Series("state", STATE_NAMES, dtype=STATES)
     kinds = pl.Series("activity", ACTIVITIES, dtype=ACTIVITY)
     return pl.DataFrame(
         [
@@ -199,7 +201,7 @@ def blame_frame(states: States, empty: Segments, found: Pieces, copying: Segment
             pl.Series("start_ns", states.axis.take(whole.start, group)),
             pl.Series("end_ns", states.axis.take(whole.end, group)),
             pl.Series("window", group.astype(np.uint32)),
-            names.gather(np.where(inside, EMPTY, COPY).astype(np.uint32)),
+            state_names.gather(np.where(inside, EMPTY, COPY).astype(np.uint32)),
             kinds.gather(whole.activity.astype(np.uint32)),
             pl.Series("span", whole.span.astype(np.int32)),
             _known(

@@ -20,7 +20,14 @@ from whyidle.views.activities import (
     own_activity,
     within_table,
 )
-from whyidle.views.names import BLOCKING_COPIES, GRAPH_LAUNCHES, KERNEL_LAUNCHES, SYNCHRONISATIONS
+from whyidle.views.names import (
+    BLOCKING_COPIES,
+    GRAPH_LAUNCHES,
+    INBOUND,
+    KERNEL_LAUNCHES,
+    OUTBOUND,
+    SYNCHRONISATIONS,
+)
 from whyidle.views.nest import Nest, Partition, partition
 
 Codes = npt.NDArray[np.int8]
@@ -108,6 +115,8 @@ _FRAME = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?P<function>.*)$")
 _LIBRARY = re.compile(
     r"^<|(^|/)(site-packages|dist-packages|lib/python3(\.\d+)?)/|(^|/)(torch|torchvision|torchaudio"
     r"|transformers|accelerate|lightning|pytorch_lightning|deepspeed|numpy|triton|datasets"
+    r"|scipy|pandas|PIL|cv2|sklearn|skimage|albumentations|matplotlib|pyarrow|fsspec|av|timm|peft"
+    r"|diffusers|tokenizers|safetensors|huggingface_hub|torchdata|torchmetrics|webdataset|wandb|tqdm"
     r"|contextlib\.py|threading\.py|selectors\.py|multiprocessing|concurrent|asyncio|importlib"
     r"|functools\.py|runpy\.py|typing_extensions\.py|collections)(/|\(|$)"
 )
@@ -141,8 +150,8 @@ def _copies(nested: Nest, activity: pl.DataFrame) -> Codes:
     large = pl.col("bytes").fill_null(SMALL_COPY_BYTES + 1) > SMALL_COPY_BYTES
     named = named.select(
         "launch",
-        pl.when(pinned).then(0).when(text.str.contains("HtoD") & large).then(1)
-        .when(text.str.contains("HtoD")).then(3).when(text.str.contains("DtoH")).then(2)
+        pl.when(pinned).then(0).when(text.str.contains(INBOUND) & large).then(1)
+        .when(text.str.contains(INBOUND)).then(3).when(text.str.contains(OUTBOUND)).then(2)
         .otherwise(0).alias("way"),
     ).filter(pl.col("way") > 0)  # fmt: skip
     found = np.zeros(nested.start.size, dtype=np.int8)

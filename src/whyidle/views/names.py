@@ -39,14 +39,20 @@ COMMUNICATION = (
 NOT_COMMUNICATION = ("triton_", "fused_", "multi_tensor_apply")
 """Compute kernels that a compiler or an optimizer names after the data they handle."""
 
-COPIES = ("Memcpy", "Memset", "CopyDeviceToHost", "copyBuffer", "fillBuffer")
+COPIES = (
+    "Memcpy", "Memset", "CopyDeviceToHost", "CopyHostToDevice", "CopyDeviceToDevice",
+    "copyBuffer", "fillBuffer",
+)  # fmt: skip
 """Device work that a vendor may file as a kernel although it only copies or fills memory."""
 
 CPU_TRANSFERS = ("gloo:", "mpi:")
 """Annotations of transfers on a run without a GPU."""
 
 SYNCHRONISATIONS = re.compile(
-    r"^(cuda|hip|cu|mtia|xpu)?(Stream|Device|Event|Ctx)Synchronize(_v\d+|_ptsz)?$", re.IGNORECASE
+    r"^(cuda|hip|cu|mtia|xpu|musa|mc)?(Stream|Device|Event|Ctx)Synchronize(_v\d+|_ptsz)?$"
+    r"|^ur(EventWait|QueueFinish)$|^ze(\w*HostSynchronize|CommandQueueSynchronize)$"  # Intel
+    r"|^aclrtSynchronize(Stream|Device|Event)(WithTimeout)?$|^cn(rt)?(Queue|Device)Sync(hronize)?$",
+    re.IGNORECASE,
 )
 BLOCKING_COPIES = re.compile(
     r"^(cudaMemcpy(2D|3D)?|hipMemcpy(2D)?|hipMemcpyWithStream|hipMemcpy(DtoH|HtoD)"
@@ -58,7 +64,9 @@ ALLOCATIONS = re.compile(
     r"|^(cu|hip)Mem(Create|Map|Unmap|Release|SetAccess|Alloc|Free|AllocHost|HostAlloc|AddressReserve"
     r"|AddressFree)(_v\d+)?$"
 )
-KERNEL_LAUNCHES = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch|LaunchKernelEx")
+INBOUND, OUTBOUND = r"HtoD|HostToDevice|M2D", r"DtoH|DeviceToHost|D2M"
+"""What the name of a copy holds that goes to the device, or comes back from it."""
+KERNEL_LAUNCHES = re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch|LaunchKernelEx|KernelLaunch")
 GRAPH_LAUNCHES = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 CAPTURES = re.compile(r"StreamBeginCapture|StreamEndCapture|GraphInstantiate")
 MODULE_LOADS = re.compile(r"ModuleLoad|LibraryLoad|FuncGetAttributes|ModuleGetFunction|LazyLoad")

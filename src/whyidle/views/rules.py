@@ -21,7 +21,7 @@ from whyidle.views.first_use import first_use
 from whyidle.views.host import Codes, Host
 from whyidle.views.launch_blocking import blocking_calls, launch_blocking
 from whyidle.views.scene import NS, Scene
-from whyidle.views.unrecorded import unrecorded
+from whyidle.views.unrecorded import relabel_inside, times_in, unrecorded
 
 OUTLIER_NS, OUTLIER_RATIO = 1_000_000, 20
 """A first runtime call this long, and this many times the median call, is the profiler's start."""
@@ -37,6 +37,7 @@ _INDEXING = re.compile(
     r"(^|: )(aten::)?(select|slice|index|index_put_|copy_|narrow|unbind|unsqueeze|squeeze|fill_"
     r"|Select|Slice|Index|CopySlices|Unsqueeze|Squeeze)(Backward\d*)?$"
 )
+_BUFFERS = re.compile(r"^Activity Buffer Request$")
 _SPIKES = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
 
 
@@ -47,6 +48,7 @@ def all_rules(found: Segments, scene: Scene) -> Segments:
     for rule in (
         first_use,
         profiler_start,
+        profiler_buffers,
         unrecorded,
         cpu_roundtrip,
         python_loop,
@@ -77,15 +79,24 @@ def profiler_start(found: Segments, scene: Scene) -> Segments:
     hit = np.zeros(found.start.size, dtype=bool)
     ranks = scene.rank_code(nest.spans["rank"])
     begins = nest.axis.take(nest.start, nest.thread)
+    codes = nest.spans["name"].to_physical().to_numpy()
     for rank in np.unique(ranks[calls]):
         own = calls[ranks[calls] == rank]
         first = own[np.argmin(begins[own])]
         took = nest.end[own] - nest.start[own]
         lasted = int(nest.end[first] - nest.start[first])
-        if lasted > OUTLIER_NS and lasted > OUTLIER_RATIO * max(float(np.median(took)), 1.0):
+        alike = took[(own != first) & (codes[own] == codes[first])]  # the same call, later
+        usual = 2 * int(alike.max(initial=0))
+        if lasted > max(OUTLIER_NS, usual, OUTLIER_RATIO * max(float(np.median(took)), 1.0)):
             hit |= found.span == first
     silent, cut = _silent_tail(found, scene)
     return found.with_activity(hit | silent, "profiler").with_activity(cut, "unknown")
+
+
+def profiler_buffers(found: Segments, scene: Scene) -> Segments:
+    """A buffer request stalls the launching thread, though it is filed under another lane."""
+    weak = np.isin(found.activity, [CODE[name] for name in (*DISPATCH, "python", "nothing")])
+    return relabel_inside(found, weak, times_in(scene, _BUFFERS, "overhead"), "profiler")
 
 
 def _silent_tail(
@@ -125,8 +136,8 @@ def cpu_roundtrip(found: Segments, scene: Scene) -> Segments:
         return found
     text = work["name"].cast(pl.String)
     copies = (work["kind"] == "copy") & (work["bytes"].fill_null(1 << 20) > 8)
-    out = (copies & text.str.contains("DtoH") & ~_reads(scene)).to_numpy()
-    back = (copies & text.str.contains("HtoD")).to_numpy()
+    out = (copies & text.str.contains(names.OUTBOUND) & ~_reads(scene)).to_numpy()
+    back = (copies & text.str.contains(names.INBOUND)).to_numpy()
     piece = (pieces_.before >= 0) & (pieces_.ender >= 0)
     piece &= out[np.maximum(pieces_.before, 0)] & back[np.maximum(pieces_.ender, 0)]
     loads = np.isin(np.arange(pieces_.start.size), found.piece[found.activity == CODE["loader"]])

@@ -138,7 +138,8 @@ def device_copies(views: Views) -> pl.DataFrame:
     """
     copies = views.activity.filter(
         (pl.col("kind") == "copy")
-        & pl.col("name").cast(pl.String).str.contains("DtoD|Device -> Device")
+        & pl.col("name").cast(pl.String).str.contains("DtoD|DeviceToDevice|D2D|Device -> Device")
+        & ~pl.col("name").cast(pl.String).str.contains("PtoP|P2P")  # to another device
     )
     at = views.host.nest.index_of(copies["launch"].drop_nulls().to_numpy())
     blame = views.blame.filter(

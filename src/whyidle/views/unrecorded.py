@@ -30,17 +30,17 @@ def unrecorded(found: Segments, scene: Scene) -> Segments:
     node = (ender >= 0) & (graph[np.maximum(ender, 0)] if graph.size else ender > 0)
     found = found.with_activity(node & (found.activity == CODE["device_delay"]), "unrecorded")
     dropped = _dropped_launches(scene)
-    blocked = _inside(scene, _BLOCKS)
-    found = _relabel_inside(found, found.activity == CODE["unknown"], blocked, "unrecorded")
+    blocked = times_in(scene, _BLOCKS)
+    found = relabel_inside(found, found.activity == CODE["unknown"], blocked, "unrecorded")
     late = ~np.isin(found.activity, [CODE["device_delay"], CODE["loader"]])
-    found = _relabel_inside(found, late, dropped, "unrecorded")
-    silent = _silent_graphs(scene, _inside(scene, _WAITS))
-    return _relabel_inside(found, found.activity != CODE["loader"], silent, "unrecorded")
+    found = relabel_inside(found, late, dropped, "unrecorded")
+    silent = _silent_graphs(scene, times_in(scene, _WAITS))
+    return relabel_inside(found, found.activity != CODE["loader"], silent, "unrecorded")
 
 
-def _inside(scene: Scene, rule: re.Pattern[str]) -> Intervals:
-    """When any thread of the rank is in a runtime call of this name."""
-    calls = scene.spans_named("runtime", rule)
+def times_in(scene: Scene, rule: re.Pattern[str], kind: str = "runtime") -> Intervals:
+    """When any thread of the rank is in a runtime call (or span of a kind) of this name."""
+    calls = scene.spans_named(kind, rule)
     windows = range(scene.states.windows.height)
     spots = [scene.host_positions(scene.of_rank(calls, g), g) for g in windows]
     return union(*(np.concatenate(side) for side in zip(*spots, strict=True)))
@@ -98,7 +98,7 @@ def _spread(scene: Scene, lost: Index, window: int) -> Intervals:
     return start[first], np.minimum(end[last], pieces_.end[piece[last]]) if piece.size else end
 
 
-def _relabel_inside(
+def relabel_inside(
     found: Segments, where: npt.NDArray[np.bool_], area: Intervals, activity: str
 ) -> Segments:
     """Give the part of the chosen segments that lies in ``area`` to another activity."""
