@@ -18,13 +18,18 @@ from whyidle.model import CLAIMS, STATES
 from whyidle.views.activity import STATE_NAMES
 from whyidle.views.states import States
 
+PARTS_PER_NS = 100
+PARTS_PER_S = PARTS_PER_NS * 10**9
+"""Losses are summed as integers of this unit, so that seconds add up exactly."""
+
 
 @dataclass(frozen=True)
 class Ledger:
     """Who won what.
 
     ``won``: one row per interval that a claim won, in one state: the claim's columns, ``cause``,
-    ``window`` (row of states.windows), ``state``, start_ns, end_ns, ``lost_s``.
+    ``window`` (row of states.windows), ``state``, start_ns, end_ns, ``lost_s``, and ``lost`` in
+    whole parts of PARTS_PER_S, whose sums do not depend on the order of adding.
     ``wanted_s``: per cause, seconds all its claims asked for inside the windows.
     """
 
@@ -33,7 +38,7 @@ class Ledger:
 
     def contested_s(self, cause: str) -> float:
         """Seconds that a cause asked for and another one won."""
-        own = float(self.won.filter(pl.col("cause") == cause)["lost_s"].sum())
+        own = int(self.won.filter(pl.col("cause") == cause)["lost"].sum()) / PARTS_PER_S
         return max(self.wanted_s.get(cause, 0.0) - own, 0.0)
 
 
@@ -157,10 +162,12 @@ def _told(
     """The frame ``won`` of the ledger."""
     group = window[won.claim]
     names = pl.Series("state", STATE_NAMES, dtype=STATES)
+    parts = np.rint((won.end - won.start) * weight[won.claim] * PARTS_PER_NS).astype(np.int64)
     return asked[won.claim].with_columns(
         pl.Series("window", group.astype(np.int64)),
         names.gather(won.state.astype(np.uint32)),
         pl.Series("start_ns", states.axis.take(won.start, group)),
         pl.Series("end_ns", states.axis.take(won.end, group)),
-        pl.Series("lost_s", (won.end - won.start) / 1e9 * weight[won.claim]),
+        pl.Series("lost", parts),
+        pl.Series("lost_s", parts / PARTS_PER_S),
     )

@@ -33,6 +33,9 @@ SUFFIXES = {
 }
 """A report file's suffix -> its format, when no ``--format`` was given."""
 
+TEXT_SUFFIXES = ("", ".log", ".out", ".text")
+"""Further suffixes of plain text."""
+
 PLAIN_WIDTH = 100
 """Columns of a text report that is not drawn on a terminal."""
 
@@ -69,7 +72,13 @@ def planned(
 
 
 def _report(asked: str | None, path: str, formats: Sequence[str]) -> Report:
-    format = asked or SUFFIXES.get(Path(path).suffix.lower(), "terminal")
+    suffix = Path(path).suffix.lower()
+    if asked is None and path != "-" and suffix not in SUFFIXES and suffix not in TEXT_SUFFIXES:
+        raise UsageError(
+            f"-o {path}: no report is known by the suffix {suffix}.\n"
+            f"Use one of {', '.join(SUFFIXES)}, or say which with --format."
+        )
+    format = asked or SUFFIXES.get(suffix, "terminal")
     if format not in formats:
         raise UsageError(
             f"-o {path}: this verb does not write {format}.\nIt writes {', '.join(formats)}."

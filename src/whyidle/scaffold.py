@@ -24,6 +24,10 @@ def new_cause(cause: str, into: str | None) -> Path:
     the current folder. Raises UsageError when the name or the place will not do.
     """
     folder, name = _parts(cause)
+    from whyidle.causes import all_causes
+
+    if cause in all_causes():
+        raise UsageError(f"{cause}: a cause of that name exists already.\nChoose another name.")
     package = _package(into)
     path = package / folder / f"{name}.py"
     if path.exists():

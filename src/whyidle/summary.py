@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from whyidle.diagnosis import Device, EvidenceRow, Finding, LedgerRow, Source, Step, Where, Window
 from whyidle.errors import Bug
-from whyidle.ledger import Ledger
+from whyidle.ledger import PARTS_PER_NS, PARTS_PER_S, Ledger
 from whyidle.model import CPU_DEVICE, Evidence
 from whyidle.views import Views
 from whyidle.views.activity import COMMUNICATION, COMPUTE, COPY, EMPTY, STATE_NAMES
@@ -17,6 +18,7 @@ from whyidle.views.activity import COMMUNICATION, COMPUTE, COPY, EMPTY, STATE_NA
 if TYPE_CHECKING:
     from whyidle.causes import Cause
 
+Parts = npt.NDArray[np.int64]
 MOST_PLACES = 8
 MOST_ROWS = 5
 
@@ -58,29 +60,26 @@ def window(views: Views) -> Window:
 
 def devices(views: Views, ledger: Ledger) -> list[Device]:
     """One record per device; the law of the ledger is checked here."""
-    states = views.states.seconds()
+    states = views.states.nanoseconds() * PARTS_PER_NS
     lost = np.zeros_like(states)
-    sums = ledger.won.group_by("window", "state").agg(pl.col("lost_s").sum())
-    for number, state, seconds in sums.iter_rows():
-        lost[number, STATE_NAMES.index(state)] = seconds
+    sums = ledger.won.group_by("window", "state").agg(pl.col("lost").sum())
+    for number, state, parts in sums.iter_rows():
+        lost[number, STATE_NAMES.index(state)] = parts
     unrecorded = views.unrecorded_s
     rows = views.windows.iter_rows(named=True)
     return [_device(views, row, states[i], lost[i], unrecorded[i]) for i, row in enumerate(rows)]
 
 
 def _device(
-    views: Views,
-    row: dict[str, int],
-    state: np.ndarray[tuple[int], np.dtype[np.float64]],
-    lost: np.ndarray[tuple[int], np.dtype[np.float64]],
-    unrecorded_s: float,
+    views: Views, row: dict[str, int], state: Parts, lost: Parts, unrecorded_s: float
 ) -> Device:
-    wall_s = (row["end_ns"] - row["start_ns"]) / 1e9
-    useful_s = _not_negative(state[COMPUTE] - lost[COMPUTE], wall_s)
+    wall = (row["end_ns"] - row["start_ns"]) * PARTS_PER_NS
     idle = [COMMUNICATION, COPY, EMPTY]
-    unexplained_s = _not_negative(state[idle].sum() - lost[idle].sum(), wall_s)
-    if abs(useful_s + lost.sum() + unexplained_s - wall_s) > 1e-6 * max(wall_s, 1e-9):
-        raise Bug(f"the ledger of device {row['device']} does not add up to {wall_s} s")
+    useful = int(state[COMPUTE] - lost[COMPUTE])
+    unexplained = int(state[idle].sum() - lost[idle].sum())
+    if useful < 0 or unexplained < 0 or useful + int(lost.sum()) + unexplained != wall:
+        raise Bug(f"the ledger of device {row['device']} does not add up")
+    unexplained_s = unexplained / PARTS_PER_S
     info = views.facts.device(row["rank"], row["device"])
     steps = views.steps_of(row["rank"], row["source"])
     return Device(
@@ -90,27 +89,21 @@ def _device(
         sms=info.sms,
         start_ns=row["start_ns"] - views.origin_ns,
         end_ns=row["end_ns"] - views.origin_ns,
-        wall_s=wall_s,
-        compute_s=float(state[COMPUTE]),
-        communication_s=float(state[COMMUNICATION]),
-        copy_s=float(state[COPY]),
-        empty_s=float(state[EMPTY]),
-        useful_s=useful_s,
-        lost_s=float(lost.sum()),
+        wall_s=wall / PARTS_PER_S,
+        compute_s=int(state[COMPUTE]) / PARTS_PER_S,
+        communication_s=int(state[COMMUNICATION]) / PARTS_PER_S,
+        copy_s=int(state[COPY]) / PARTS_PER_S,
+        empty_s=int(state[EMPTY]) / PARTS_PER_S,
+        useful_s=useful / PARTS_PER_S,
+        lost_s=int(lost.sum()) / PARTS_PER_S,
         unexplained_s=unexplained_s,
-        unrecorded_s=min(float(unrecorded_s), unexplained_s, float(state[EMPTY])),
+        unrecorded_s=min(unrecorded_s, unexplained_s, int(state[EMPTY]) / PARTS_PER_S),
         steps=[
             Step(number=n, start_ns=s - views.origin_ns, end_ns=e - views.origin_ns)
             for n, s, e in steps.iter_rows()
         ],
         step_s=median_step_s(steps),
     )
-
-
-def _not_negative(value: float, wall_s: float) -> float:
-    if value < -1e-6 * max(wall_s, 1e-9):
-        raise Bug(f"claims won {-value} s more than there are")
-    return max(float(value), 0.0)
 
 
 def median_step_s(steps: pl.DataFrame) -> float | None:
@@ -123,9 +116,9 @@ def median_step_s(steps: pl.DataFrame) -> float | None:
 
 def ledger_rows(ledger: Ledger, views: Views) -> list[LedgerRow]:
     """Seconds won per device, cause and state, largest first."""
-    sums = ledger.won.group_by("window", "cause", "state").agg(pl.col("lost_s").sum())
+    sums = ledger.won.group_by("window", "cause", "state").agg(pl.col("lost").sum())
     walls = ((views.windows["end_ns"] - views.windows["start_ns"]) / 1e9).to_list()
-    rows = sums.sort("window", "lost_s", "cause", "state", descending=[False, True, False, False])
+    rows = sums.sort("window", "lost", "cause", "state", descending=[False, True, False, False])
     found = []
     for number, cause, state, lost in rows.iter_rows():
         place = views.windows.row(number, named=True)
@@ -135,8 +128,8 @@ def ledger_rows(ledger: Ledger, views: Views) -> list[LedgerRow]:
                 device=device_name(place["device"]),
                 cause=cause,
                 state=state,
-                lost_s=lost,
-                share=lost / walls[number],
+                lost_s=lost / PARTS_PER_S,
+                share=lost / PARTS_PER_S / walls[number],
             )
         )
     return found
@@ -145,9 +138,10 @@ def ledger_rows(ledger: Ledger, views: Views) -> list[LedgerRow]:
 def finding_of(cause: Cause, ledger: Ledger, views: Views) -> Finding:
     """What one cause won, where and how sure; its remedies are added by the caller."""
     won = ledger.won.filter(pl.col("cause") == cause.id)
-    lost = float(won["lost_s"].sum())
+    lost = int(won["lost"].sum()) / PARTS_PER_S
     wall = float(((views.windows["end_ns"] - views.windows["start_ns"]) / 1e9).sum())
-    level = won.group_by("level").agg(pl.col("lost_s").sum()).sort("lost_s", descending=True)
+    level = won.group_by("level").agg(pl.col("lost").sum())
+    level = level.sort("lost", "level", descending=[True, False])
     return Finding(
         cause=cause.id,
         reason=cause.reason,
@@ -168,8 +162,10 @@ def finding_of(cause: Cause, ledger: Ledger, views: Views) -> Finding:
 def _where(won: pl.DataFrame, views: Views) -> list[Where]:
     """The places that lost most."""
     keys = ["file", "line", "op", "thread", "rank", "device", "peer"]
-    sums = won.group_by(keys).agg(pl.col("lost_s").sum(), pl.col("start_ns").min())
-    top = sums.sort("lost_s", "start_ns", descending=[True, False]).head(MOST_PLACES)
+    sums = won.group_by(keys).agg(pl.col("lost").sum(), pl.col("start_ns").min())
+    text = [pl.col("op").cast(pl.String), pl.col("file").cast(pl.String)]
+    order = [-pl.col("lost"), pl.col("start_ns"), *text, pl.col("line"), pl.col("rank")]
+    top = sums.sort(order).head(MOST_PLACES)
     threads = dict(views.evidence.table("threads").select("thread", "name").iter_rows())
     return [
         Where(
@@ -179,7 +175,7 @@ def _where(won: pl.DataFrame, views: Views) -> list[Where]:
             thread=threads.get(row["thread"]),
             rank=row["peer"] if row["peer"] is not None else row["rank"],
             device=device_name(row["device"]),
-            lost_s=row["lost_s"],
+            lost_s=row["lost"] / PARTS_PER_S,
         )
         for row in top.iter_rows(named=True)
     ]
@@ -187,16 +183,21 @@ def _where(won: pl.DataFrame, views: Views) -> list[Where]:
 
 def _evidence(won: pl.DataFrame, views: Views) -> list[EvidenceRow]:
     """The largest single losses, as rows of their sources."""
-    sums = won.filter(pl.col("row").is_not_null()).group_by("row").agg(pl.col("lost_s").sum())
-    top = sums.sort("lost_s", "row", descending=[True, False]).head(MOST_ROWS)
+    sums = won.filter(pl.col("row").is_not_null()).group_by("row").agg(pl.col("lost").sum())
+    top = sums.sort("lost", "row", descending=[True, False]).head(MOST_ROWS)
     spans = views.evidence.table("spans")
-    shown = top.join(spans.filter(pl.col("row").is_in(top["row"].implode())), on="row", how="left")
+    shown = top.join(
+        spans.filter(pl.col("row").is_in(top["row"].implode())),
+        on="row",
+        how="left",
+        maintain_order="left",
+    )
     files = [printable(source.path) for source in views.evidence.sources]
     return [
         EvidenceRow(
             source=files[row["source"]] if row["source"] < len(files) else "",
             row=row["event"],
-            what=f"{row['name']} ({row['kind']}): {row['lost_s'] * 1e3:.3f} ms lost",
+            what=f"{row['name']} ({row['kind']}): {row['lost'] / PARTS_PER_S * 1e3:.3f} ms lost",
         )
         for row in shown.iter_rows(named=True)
     ]

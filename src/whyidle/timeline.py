@@ -28,8 +28,8 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
         return None
     sums = (
         won.group_by("window")
-        .agg(pl.col("lost_s").sum())
-        .sort("lost_s", "window", descending=[True, False])
+        .agg(pl.col("lost").sum())
+        .sort("lost", "window", descending=[True, False])
     )
     number = sums["window"][0] if sums.height else 0
     place = views.windows.row(number, named=True)
@@ -59,12 +59,13 @@ def _worst(mine: pl.DataFrame, views: Views, place: dict[str, int]) -> tuple[int
         if high - low <= WITHOUT_STEPS_NS:
             return None, low, high
         slot = ((mine["start_ns"] - low) // WITHOUT_STEPS_NS).alias("slot")
-        best = mine.group_by(slot).agg(pl.col("lost_s").sum()).sort("lost_s", descending=True)
+        best = mine.group_by(slot).agg(pl.col("lost").sum())
+        best = best.sort("lost", "slot", descending=[True, False])
         low += int(best["slot"][0]) * WITHOUT_STEPS_NS if best.height else 0
         return None, low, min(low + WITHOUT_STEPS_NS, high)
     starts, ends = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
     at = np.searchsorted(starts, mine["start_ns"].to_numpy(), side="right") - 1
-    total = np.bincount(np.maximum(at, 0), weights=mine["lost_s"].to_numpy(), minlength=starts.size)
+    total = np.bincount(np.maximum(at, 0), weights=mine["lost"].to_numpy(), minlength=starts.size)
     worst = int(np.argmax(total))
     low, high = max(int(starts[worst]), place["start_ns"]), min(int(ends[worst]), place["end_ns"])
     return int(steps["number"][worst]), low, max(high, low + 1)
@@ -101,7 +102,8 @@ def _longest(lanes: pl.DataFrame, most: int) -> tuple[pl.DataFrame, int]:
     if lanes.height <= most:
         return lanes.sort("lane", "start_ns"), lanes.height
     took = lanes.with_columns((pl.col("end_ns") - pl.col("start_ns")).alias("took"))
-    return took.top_k(most, by="took").sort("lane", "start_ns"), lanes.height
+    longest = took.sort("took", "lane", "start_ns", "depth", descending=[True] + [False] * 3)
+    return longest.head(most).sort("lane", "start_ns"), lanes.height
 
 
 def _device_lanes(views: Views, place: dict[str, int], low: int, high: int) -> pl.DataFrame:
@@ -208,7 +210,8 @@ def _claims(
         pl.col("op").first(), pl.col("start_ns").min(), pl.col("end_ns").max(),
     )  # fmt: skip
     count = merged.height
-    merged = merged.top_k(MOST_CLAIMS, by=pl.col("end_ns") - pl.col("start_ns")).sort("start_ns")
+    took = pl.col("end_ns") - pl.col("start_ns")
+    merged = merged.sort(-took, "start_ns").head(MOST_CLAIMS).sort("start_ns")
     found = [
         TimelineClaim(
             cause=row["cause"],

@@ -79,7 +79,8 @@ def _discovered() -> tuple[dict[str, Cause], dict[str, str]]:
     broken: dict[str, str] = {}
     for package in _packages(broken):
         for name, path in _modules(package):
-            if name in found or name in broken:
+            if name in found:
+                _tell_clash(broken, name, path, found[name])
                 continue
             try:
                 found[name] = declared(name, importlib.import_module(path))
@@ -117,6 +118,11 @@ def heads(text: str) -> dict[str, str]:
         elif current:
             found[current] += "\n\n" + paragraph.strip()
     return found
+
+
+def _tell_clash(broken: dict[str, str], name: str, path: str, first: Cause) -> None:
+    if first.module.__name__ != path:
+        broken[path] = f"the id {name} is taken by {first.module.__name__}; rename the file"
 
 
 def _modules(package: ModuleType) -> Iterator[tuple[str, str]]:

@@ -86,6 +86,9 @@ def shortened(text: str, width: int) -> str:
     return f"{words or text[: width - 2]} …"
 
 
+_SHORTEST = 12
+
+
 def elide(text: str, width: int) -> str:
     """``text`` in at most ``width`` characters, the middle given up first."""
     if len(text) <= width:
@@ -271,6 +274,19 @@ def place(where: Where, *, ranks: bool) -> str:
     if ranks and where.rank is None and where.device is not None:
         parts.append(device_name(None, where.device))
     return ", ".join(part for part in parts if part)
+
+
+def fitted(name: str, width: int) -> str:
+    """A place in at most ``width`` characters; leading folders go first, the line stays."""
+    if len(name) <= width:
+        return name
+    file, joint, rest = name.partition(" in ")
+    if not joint or "/" not in file:
+        room = width - len(file + joint)
+        return file + joint + elide(rest, room) if joint and room > 0 else elide(name, width)
+    short = f"…/{file.rsplit('/', 1)[1]}"
+    room = width - len(short) - len(joint)
+    return short + joint + elide(rest, room) if room >= _SHORTEST else elide(short, width)
 
 
 def places(finding: Finding, diagnosis: Diagnosis) -> list[tuple[str, float]]:

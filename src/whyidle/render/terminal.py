@@ -27,6 +27,7 @@ WIDEST = 110
 NARROWEST = 20
 
 _DETAILED = 3
+_WORTH_CHANGING = 0.001
 _RECORDINGS = 4
 _NOTES = 3
 _BAR_GLYPHS = {"useful": "█", "other": "+", "unexplained": "░", "unrecorded": "·"}
@@ -155,14 +156,22 @@ def _draw_findings(page: _Page, diagnosis: Diagnosis) -> None:
         return
     page.heading("What to change, largest loss first")
     marked = list(zip(finding_marks(diagnosis), diagnosis.findings, strict=True))
-    for mark, finding in marked[:_DETAILED]:
+    large = [pair for pair in marked if pair[1].share >= _WORTH_CHANGING] or marked[:1]
+    for mark, finding in large[:_DETAILED]:
         _draw_title(page, mark, finding, diagnosis)
         _draw_details(page, finding, diagnosis)
-    rest = diagnosis.findings[_DETAILED:]
+    rest = diagnosis.findings[len(large[:_DETAILED]) :]
     if rest:
-        names = ", ".join(clean(finding.cause) for finding in rest)
-        line = f"and {len(rest)} smaller: {names}"
-        page.line(elide(line, 2 * (page.width - 3)), indent=3, style="dim")
+        page.line(_smaller(rest, 2 * (page.width - 3)), indent=3, style="dim")
+
+
+def _smaller(rest: list[Finding], room: int) -> str:
+    """The other causes by their whole ids, as many as fit."""
+    line = f"and {len(rest)} smaller: "
+    names = [clean(finding.cause) for finding in rest]
+    shown = [name for at, name in enumerate(names) if len(line + ", ".join(names[: at + 1])) < room]
+    left = len(names) - len(shown)
+    return line + ", ".join(shown or names[:1]) + (f" and {left} more" if left and shown else "")
 
 
 def _draw_title(page: _Page, mark: str, finding: Finding, diagnosis: Diagnosis) -> None:
@@ -177,7 +186,7 @@ def _draw_details(page: _Page, finding: Finding, diagnosis: Diagnosis) -> None:
     found = phrases.places(finding, diagnosis)
     if found:
         more = f" and {count(len(found) - 1, 'more place')}" if len(found) > 1 else ""
-        page.detail("where", elide(found[0][0], max(12, room - len(more))) + more)
+        page.detail("where", phrases.fitted(found[0][0], max(12, room - len(more))) + more)
     if finding.job_cost_s is not None:
         page.detail("job", f"cost the job as a whole {duration(finding.job_cost_s)}")
     if finding.remedies:
@@ -186,7 +195,7 @@ def _draw_details(page: _Page, finding: Finding, diagnosis: Diagnosis) -> None:
 
 def _draw_remedy(page: _Page, remedy: Remedy, room: int) -> None:
     what, how = clean(remedy.what).rstrip(".:"), clean(remedy.how)
-    room = max(200, 2 * room)
+    room = max(320, 3 * room)
     if how and how != what:
         joint = ": " if phrases.reads_as_code(how) else ". "
         what = shortened(what + joint + how, room)
@@ -204,9 +213,9 @@ def _draw_recordings(page: _Page, diagnosis: Diagnosis) -> None:
     if not groups:
         return
     causes = count(len({entry.cause for entry in diagnosis.not_judged}), "cause")
-    page.heading(f"Not judged: {causes}. To judge them, record")
+    page.heading(f"Not judged: {causes}. What to record")
     for group in groups[:_RECORDINGS]:
-        text = Text(elide("; ".join(group.missing) or "a recording", 90))
+        text = Text(elide("; ".join(group.missing) or "a recording", 300))
         text.append(f" ({count(len(group.causes), 'cause')})", style="dim")
         text.append(f": {elide(clean(group.record_with), 200)}")
         page.item("-", text, indent=1)
@@ -224,7 +233,7 @@ def _draw_remarks(page: _Page, diagnosis: Diagnosis) -> None:
         if len(notes) > _NOTES:
             page.item("-", f"and {len(notes) - _NOTES} more: see --format json", indent=1)
     if diagnosis.crashed:
-        page.heading("Failed causes (our fault, please report)")
+        page.heading("Causes that failed (not your fault; please report them to their authors)")
         for entry in diagnosis.crashed[:_NOTES]:
             page.item("-", f"{elide(phrases.crash(entry), 2 * page.width)}", indent=1, style="red")
         if len(diagnosis.crashed) > _NOTES:

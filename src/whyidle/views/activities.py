@@ -97,7 +97,7 @@ _PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): |^Py
 _COLLECTOR = re.compile(r"^<built-in function collect>$|^gc\.collect")
 _CHECKPOINT = re.compile(
     r"torch/serialization\.py\(\d+\): save$"
-    r"|\b(save|write|dump|store)_?(model|state|checkpoint|ckpt)"
+    r"|\b(save|write|dump|store)_?(model|state|checkpoint|ckpt)(?!_?(activation|recompute|fn))"
     r"|\b(checkpoint|ckpt)[_ ]?(save|saving|write)"
     r"|torch/distributed/checkpoint/.*: (save|async_save)"
     r"|\): save_(checkpoint|pretrained|file)$",

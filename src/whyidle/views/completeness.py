@@ -58,17 +58,16 @@ def device_is_missing(evidence: Evidence) -> bool:
     if spans["kind"].is_in(DEVICE_KINDS).any():
         return False
     return (
-        bool(evidence.facts.devices)
-        or (evidence.facts.backend or "") == "nccl"
+        (evidence.facts.backend or "") == "nccl"
         or bool((spans["kind"] == "runtime").any())
         or bool(names.matching(spans["name"], lambda n: n.startswith("nccl:")).any())
     )
 
 
 def _without_device(views: Views) -> str:
-    gpu_job = device_is_missing(views.evidence)
+    gpu_job = device_is_missing(views.evidence) or bool(views.facts.devices)
     seen = (
-        "This is a rank of a GPU job, but its device activity is missing"
+        "A GPU was there, but its activity is missing from this recording"
         if gpu_job
         else "No accelerator activity was recorded"
     )

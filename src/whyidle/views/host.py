@@ -118,7 +118,8 @@ _LIBRARY = re.compile(
     r"|scipy|pandas|PIL|cv2|sklearn|skimage|albumentations|matplotlib|pyarrow|fsspec|av|timm|peft"
     r"|diffusers|tokenizers|safetensors|huggingface_hub|torchdata|torchmetrics|webdataset|wandb|tqdm"
     r"|contextlib\.py|threading\.py|selectors\.py|multiprocessing|concurrent|asyncio|importlib"
-    r"|functools\.py|runpy\.py|typing_extensions\.py|collections)(/|\(|$)"
+    r"|functools\.py|runpy\.py|typing_extensions\.py|typing\.py|enum\.py|inspect\.py|warnings\.py"
+    r"|weakref\.py|dataclasses\.py|abc\.py|copy\.py|collections)(/|\(|$)"
 )
 
 
@@ -217,11 +218,16 @@ def _inherit(nested: Nest, own: Codes) -> Codes:
 
 
 def _scope(nested: Nest, code: Codes) -> Index:
-    """Per span the outermost span of an unbroken run of the same activity around it."""
+    """Per span the outermost span of an unbroken run of the same activity around it.
+
+    A range that the framework recorded says more than the Python frames around it.
+    """
     found = np.arange(nested.start.size, dtype=np.intp)
+    ranged = (nested.spans["kind"] == "annotation").to_numpy()
     for level in nested.levels[1:]:
         above = nested.parent[level]
-        found[level] = np.where(code[above] == code[level], found[above], level)
+        better = ranged[level] & ~ranged[found[above]]
+        found[level] = np.where((code[above] == code[level]) & ~better, found[above], level)
     return found
 
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whyidle.views import names
-
 if TYPE_CHECKING:
     from whyidle.model import DeviceInfo
     from whyidle.views import Views
@@ -66,11 +64,6 @@ def _work(views: Views) -> bool:
     return views.windows.height > 0
 
 
-def _optimizer(views: Views) -> bool:
-    spans = views.evidence.table("spans")
-    return bool(names.matching(spans["name"], lambda n: n.startswith("Optimizer.step#")).any())
-
-
 def _tensor_cores(views: Views) -> bool:
     devices = _judged(views)
     return any(d.capability is not None or (d.vendor == "amd" and d.name) for d in devices)
@@ -81,6 +74,7 @@ def _alignment(views: Views) -> bool:
 
 
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+_LISTS = "torch that lists the GPU in the trace (deviceProperties)"
 NEEDS: dict[str, Need] = {
     "device": Need("device activity", f"{_PROFILE})", _device),
     "launches": Need(
@@ -94,12 +88,11 @@ NEEDS: dict[str, Need] = {
     ),
     "shapes": Need("operator input shapes", f"{_PROFILE}, record_shapes=True)", _column("shapes")),
     "blocks": Need("kernel grid sizes", f"{_PROFILE})", _column("blocks")),
-    "sms": Need("the device's number of multiprocessors", f"{_PROFILE})", _sms),
+    "sms": Need("the GPU's number of multiprocessors", f"{_PROFILE}) with a {_LISTS}", _sms),
     "work": Need("device activity, or operators of a run without a GPU", f"{_PROFILE})", _work),
-    "optimizer": Need(
-        "optimizer steps", f"{_PROFILE}) around whole steps of a torch.optim optimizer", _optimizer
+    "tensor_cores": Need(
+        "the GPU's compute capability or model", f"{_PROFILE}) with a {_LISTS}", _tensor_cores
     ),
-    "tensor_cores": Need("the GPU's compute capability or model", f"{_PROFILE})", _tensor_cores),
     "alignment": Need(
         "operator input shapes, and kernel names that state their alignment",
         f"{_PROFILE}, record_shapes=True)",

@@ -32,12 +32,16 @@ class States:
     end: Ints
     sets: tuple[Intervals, Intervals, Intervals, Intervals]
 
-    def seconds(self) -> npt.NDArray[np.float64]:
-        """Seconds per window (row) and state (column)."""
+    def nanoseconds(self) -> npt.NDArray[np.int64]:
+        """Nanoseconds per window (row) and state (column)."""
         found = np.zeros((self.windows.height, 4), dtype=np.int64)
         for state, (start, end) in enumerate(self.sets):
             np.add.at(found[:, state], self.axis.group_of(start), end - start)
-        return found / 1e9
+        return found
+
+    def seconds(self) -> npt.NDArray[np.float64]:
+        """Seconds per window (row) and state (column)."""
+        return self.nanoseconds() / 1e9
 
 
 def states(activity: pl.DataFrame, windows: pl.DataFrame) -> States:

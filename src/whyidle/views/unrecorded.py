@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from whyidle.intervals import Index, Intervals, intersect, overlap_ns, subtract, union
 from whyidle.views import names
@@ -51,7 +52,21 @@ def _without_work(scene: Scene, rule: re.Pattern[str]) -> Index:
     launches = scene.spans_named("runtime", rule)
     known = scene.activity["launch"].drop_nulls().unique().to_numpy()
     rows = scene.host.nest.spans["row"].to_numpy()
-    return np.asarray(launches[~np.isin(rows[launches], known)])
+    lost = launches[~np.isin(rows[launches], known)]
+    return np.asarray(lost[~_merely_unlinked(scene, lost)])
+
+
+def _merely_unlinked(scene: Scene, lost: Index) -> npt.NDArray[np.bool_]:
+    """Launches of sources that hold at least as much device work without a launch.
+
+    There the records exist and only the link between them is missing.
+    """
+    source = scene.host.nest.spans["source"].to_numpy()[lost]
+    loose = scene.activity.filter(pl.col("launch").is_null() & (pl.col("kind") == "kernel"))
+    counts = dict(loose["source"].value_counts().iter_rows())
+    launches = dict(zip(*np.unique(source, return_counts=True), strict=True))
+    few = [s for s, count in launches.items() if counts.get(int(s), 0) >= count]
+    return np.isin(source, few)
 
 
 def _silent_graphs(scene: Scene, waits: Intervals) -> Intervals:

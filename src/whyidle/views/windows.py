@@ -38,7 +38,9 @@ def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
         "end_ns",
         "row",
     )
-    found = found.drop_nulls("number").unique(["rank", "number", "start_ns"])
+    found = found.drop_nulls("number").unique(
+        ["rank", "number", "start_ns"], keep="first", maintain_order=True
+    )
     found = found.sort("rank", "start_ns")
     return found if steps is None else _narrowed(found, steps)
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TITLE = "Gradients reduced in every micro-batch"
 STATUS = "preview"
-NEEDS = ("blame", "optimizer")
+NEEDS = ("blame",)
 
 
 def claims(views: Views) -> pl.DataFrame:

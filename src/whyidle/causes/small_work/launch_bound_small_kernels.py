@@ -50,6 +50,9 @@ def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
         "Record the same steps again: fewer launch calls per step, less empty time in operators, "
         "a shorter step. Then time the step without the profiler, and compare the loss curve."
     )
+    more = _more_work(prove)
+    if "GraphLaunch" in (finding.where[0].op or ""):
+        return [_earlier_graphs(prove), more]
     return [
         Remedy(
             what="Compile the model, with CUDA graphs where shapes are fixed",
@@ -63,18 +66,36 @@ def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
             effect={"kind": "launches_as_graph"},
             prove=prove,
         ),
-        Remedy(
-            what="Give each launch more work",
-            how="Raise the batch size while memory stays below about 90 %, or join small "
-            "operators over lists of tensors into one (torch.stack and one batched call, "
-            "torch._foreach_* through foreach=True, nn.MultiheadAttention's fused kernel through "
-            "torch.nn.functional.scaled_dot_product_attention).",
-            safe=False,
-            why_safe="A larger batch changes training: adapt the learning rate and watch the loss.",
-            effect={"kind": "launches_scaled", "factor": 0.5},
-            prove=prove,
-        ),
+        more,
     ]
+
+
+def _earlier_graphs(prove: str) -> Remedy:
+    return Remedy(
+        what="Launch fewer and larger graphs, earlier",
+        how="The host is late in launching graphs that are recorded already. Capture more of the "
+        "step in one graph, prepare the next inputs before the current graph ends, and keep "
+        "reads of results (.item(), .cpu()) away from between two launches.",
+        safe=False,
+        why_safe="Graphs need fixed shapes and static buffers; inputs that are prepared early must "
+        "not overwrite those still in use.",
+        effect={"kind": "launches_scaled", "factor": 0.5},
+        prove=prove,
+    )
+
+
+def _more_work(prove: str) -> Remedy:
+    return Remedy(
+        what="Give each launch more work",
+        how="Raise the batch size while memory stays below about 90 %, or join small "
+        "operators over lists of tensors into one (torch.stack and one batched call, "
+        "torch._foreach_* through foreach=True, nn.MultiheadAttention's fused kernel through "
+        "torch.nn.functional.scaled_dot_product_attention).",
+        safe=False,
+        why_safe="A larger batch changes training: adapt the learning rate and watch the loss.",
+        effect={"kind": "launches_scaled", "factor": 0.5},
+        prove=prove,
+    )
 
 
 def example() -> tuple[Evidence, float]:

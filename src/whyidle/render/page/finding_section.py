@@ -51,7 +51,7 @@ def _size(finding: Finding, diagnosis: Diagnosis) -> str:
         return f"of the whole run, {duration(finding.lost_s)}"
     each = phrases.per_step(finding, diagnosis)
     total = duration(finding.lost_s)
-    return f"{total} in all" if each is None else f"{duration(each)} per step, {total} in all"
+    return total if each is None else f"{duration(each)} per step, {total}"
 
 
 def _draw_chips(finding: Finding) -> str:
