@@ -88,3 +88,24 @@ def test_parents_and_rows_are_found_across_threads() -> None:
     assert [names[i] for i in found.index_of(np.array([0, 1, 2], dtype=np.uint32))] == list("abc")
     assert names[found.parent[names.index("c")]] == "b"
     assert found.index_of(np.array([77], dtype=np.uint32)).tolist() == [-1]
+
+
+def test_a_range_outlives_the_frames_that_opened_it() -> None:
+    opened = [
+        ("python", "train.py(9): main", 0, 100),
+        ("python", "torch/autograd/profiler.py(735): __enter__", 10, 16),
+        ("python", "torch/_ops.py(1267): __call__", 11, 15),
+        ("python", "<built-in method _record_function_enter_new of PyCapsule object>", 11, 15),
+        ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 12, 80),
+        ("python", "dataset.py(5): __getitem__", 20, 70),
+        ("python", "torch/autograd/profiler.py(742): __exit__", 78, 84),
+    ]
+    rows = [
+        {"kind": kind, "name": name, "start_ns": start, "end_ns": end, "thread": 0}
+        for kind, name, start, end in opened
+    ]
+    found = nest(evidence_of(rows), 0, 100)
+    names = found.spans["name"].cast(str).to_list()
+    range_ = next(i for i, name in enumerate(names) if name.startswith("enumerate"))
+    assert int(found.end[range_] - found.start[range_]) == 68
+    assert found.parent[names.index("dataset.py(5): __getitem__")] == range_

@@ -69,9 +69,30 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
     edges = axis.put(room, np.full(threads, low_ns)), axis.put(room, np.full(threads, high_ns))
     start = axis.put(thread, spans["start_ns"].to_numpy())
     end = axis.put(thread, spans["end_ns"].to_numpy())
+    end = _freed(spans, start, end)
     parent, depth, levels, end = _levels(start, end)
     spans = spans.drop("start_ns", "end_ns")
     return Nest(spans, axis, thread, start, end, parent, depth, levels, edges)
+
+
+def _freed(spans: pl.DataFrame, start: Ints, end: Ints) -> Ints:
+    """Ends of spans, with the frames that open a recorded range ended where the range begins.
+
+    A range begins inside the calls of ``__enter__`` and outlasts them; as they stand, those
+    frames would cut every range of a trace with stacks to nothing.
+    """
+    ranged = (spans["kind"] == "annotation").to_numpy()
+    framed = (spans["kind"] == "python").to_numpy()
+    if not ranged.any() or not framed.any():
+        return end
+    parent, _, _, cut = _levels(start, end)
+    freed = end.copy()
+    for index in np.flatnonzero(ranged & (cut < end)).tolist():
+        above = int(parent[index])
+        while above >= 0 and framed[above] and end[above] < end[index]:
+            freed[above] = min(int(freed[above]), int(start[index]))
+            above = int(parent[above])
+    return freed
 
 
 def _levels(start: Ints, end: Ints) -> tuple[Index, npt.NDArray[np.int32], tuple[Index, ...], Ints]:
