@@ -62,10 +62,17 @@ class Segments:
         )
 
 
+def gathered(many: list[Segments]) -> Segments:
+    """All segments, one list after the other."""
+    if len(many) == 1:
+        return many[0]
+    names = list(Segments.__dataclass_fields__)
+    return Segments(*(np.concatenate([getattr(s, n) for s in many]) for n in names))
+
+
 def joined(many: list[Segments]) -> Segments:
     """All segments in order of position."""
-    names = list(Segments.__dataclass_fields__)
-    whole = Segments(*(np.concatenate([getattr(s, n) for s in many]) for n in names))
+    whole = gathered(many)
     return whole.take(np.argsort(whole.start, kind="stable"))
 
 
@@ -150,7 +157,7 @@ def _fed(axis: Axis, host: Host, group: Index, found: Segments, feeders: Feeders
         # what nobody explains keeps the launching thread and its own (outer) span
         own = _restored(silent, asked)
         open_ = joined([open_.take(np.flatnonzero(~ask)), own])
-    return joined([*done, open_])
+    return gathered([*done, open_])
 
 
 def _restored(silent: Segments, asked: Segments) -> Segments:

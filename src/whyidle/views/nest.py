@@ -149,16 +149,20 @@ def partition(nested: Nest) -> Partition:
     """Flatten the nest; holes lie between the first and last instant of all threads."""
     full = np.flatnonzero(nested.end > nested.start)
     position = np.concatenate([nested.edges[0], nested.start[full], nested.end[full]])
-    none = np.full(nested.edges[0].size, -1, dtype=np.intp)
-    after = np.concatenate([none, full, nested.parent[full]])
-    depth = nested.depth[full].astype(np.int64)
+    none = np.full(nested.edges[0].size, -1, dtype=np.int32)
+    depth = nested.depth[full]
     # at one instant: the thread's own start, ends (deeper first), starts (shallower first)
     tie = np.concatenate([none - 2 * _DEEPEST, depth + _DEEPEST, -depth])
     order = np.lexsort((tie, position))
-    position, after = position[order], after[order]
-    stop = np.concatenate([position[1:], nested.edges[1][-1:]])
-    start, stop = position, np.minimum(stop, nested.edges[1][nested.axis.group_of(position)])
-    keep = np.flatnonzero(stop > start)
+    del tie, depth
+    start = position[order]
+    del position
+    after = np.concatenate([none, full.astype(np.int32), nested.parent[full].astype(np.int32)])
+    after = after[order]
+    del order, full
+    rooms = nested.edges[1][nested.axis.group_of(start)]
+    stop = np.minimum(np.concatenate([start[1:], nested.edges[1][-1:]]), rooms)
+    keep = stop > start
     return Partition(start[keep], stop[keep], after[keep])
 
 

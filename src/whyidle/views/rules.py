@@ -16,7 +16,7 @@ from whyidle.intervals import Index, Ints, overlap_ns
 from whyidle.views import names
 from whyidle.views.activities import CODE, DISPATCH, READS
 from whyidle.views.activity import EMPTY
-from whyidle.views.blame import Segments, joined
+from whyidle.views.blame import Segments, gathered, joined
 from whyidle.views.first_use import first_use
 from whyidle.views.host import Codes, Host
 from whyidle.views.launch_blocking import blocking_calls, launch_blocking
@@ -296,13 +296,13 @@ def lost_lead(found: Segments, scene: Scene) -> Segments:
     blocking = blocking_calls(scene)
     windows = range(scene.states.windows.height)
     groups = [_one_window(found, scene, window, blocking) for window in windows]
-    return joined(groups) if groups else found
+    return gathered(groups) if groups else found
 
 
 def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> Segments:
     host = scene.host
-    mine = np.flatnonzero(scene.pieces.group[found.piece] == window)
-    found = found.take(mine)
+    if scene.states.windows.height > 1:
+        found = found.take(np.flatnonzero(scene.pieces.group[found.piece] == window))
     waiting = (names.SYNCHRONISATIONS, names.BLOCKING_COPIES)
     every = np.concatenate([scene.spans_named("runtime", rule) for rule in waiting])
     kinds = [CODE[a] for a in WAITING]
@@ -311,6 +311,8 @@ def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> 
     start, end = scene.host_positions(waits, window)
     order = np.argsort(end, kind="stable")
     waits, start, end = waits[order], start[order], end[order]
+    if not waits.size:
+        return found
     lead = (end - start) - overlap_ns(start, end, scene.states.sets[EMPTY])
     dispatch = np.isin(found.activity, [CODE[name] for name in DISPATCH])
     index = np.flatnonzero(dispatch)
@@ -318,19 +320,28 @@ def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> 
     index, after = index[after >= 0], after[after >= 0]
     if index.size == 0:
         return found
-    blocks = np.isin(waits, blocking)
-    code = np.where(blocks, CODE["launch_blocking"], host.activity[waits]).astype(np.int8)
-    return _charged(found, host, index, waits[after], code[after], lead[after], after)
+    covered = _covered(found.end[index] - found.start[index], lead[after], after)
+    charged = covered > 0
+    index, wait, covered = index[charged], waits[after[charged]], covered[charged]
+    if index.size == 0:
+        return found
+    blocks = np.isin(wait, blocking)
+    code = np.where(blocks, CODE["launch_blocking"], host.activity[wait]).astype(np.int8)
+    return _charged(found, host, index, wait, code, covered)
 
 
-def _charged(
-    found: Segments, host: Host, index: Index, wait: Index, code: Codes, lead: Ints, group: Index
-) -> Segments:
-    took = found.end[index] - found.start[index]
+def _covered(took: Ints, lead: Ints, group: Index) -> Ints:
+    """How much of each dispatch interval its wait's lead covers, in order of time."""
     total = np.cumsum(took) - took
     first = np.concatenate([[True], group[1:] != group[:-1]])
     used = total - np.maximum.accumulate(np.where(first, total, 0))
-    covered = np.clip(lead - used, 0, took)
+    return np.asarray(np.clip(lead - used, 0, took))
+
+
+def _charged(
+    found: Segments, host: Host, index: Index, wait: Index, code: Codes, covered: Ints
+) -> Segments:
+    """Give the first ``covered`` of the chosen segments to their waits."""
     chosen = found.take(index)
     head = replace(
         chosen,
@@ -338,8 +349,9 @@ def _charged(
         activity=code,
         span=wait,
         thread=host.nest.thread[wait].astype(np.intp),
-    ).take(np.flatnonzero(covered > 0))
-    rest = replace(chosen, start=chosen.start + covered).take(np.flatnonzero(covered < took))
+    )
+    over = np.flatnonzero(covered < chosen.end - chosen.start)
+    rest = replace(chosen, start=chosen.start + covered).take(over)
     others = np.ones(found.start.size, dtype=bool)
     others[index] = False
     return joined([found.take(np.flatnonzero(others)), head, rest])
