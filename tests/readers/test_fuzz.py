@@ -158,7 +158,7 @@ def test_any_bytes_are_refused_with_a_sentence(data: bytes) -> None:
 
 @pytest.mark.parametrize("seed", sorted(SEEDS.glob("*")), ids=lambda path: path.name)
 def test_what_once_broke_the_reader_no_longer_does(seed: Path) -> None:
-    survives(seed.read_bytes())
+    assert survives(seed.read_bytes()) >= -1
 
 
 @pytest.mark.slow

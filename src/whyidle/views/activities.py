@@ -168,20 +168,22 @@ def _runtime(name: str) -> str:
 def _annotation(name: str) -> str:
     if _COLLECTIVE.search(name):
         return "collective"
-    for rule, activity in ((_CHECKPOINT, "checkpoint"), (_LOGGING, "logging")):
-        if rule.search(name):
-            return activity
     if _EVALUATION.search(name) and not _NOT_EVALUATION.search(name):
-        return "evaluation"
-    return "nothing"
+        return _written(name) or "evaluation"
+    return _written(name) or "nothing"
+
+
+def _written(name: str) -> str | None:
+    """Writing of checkpoints and logs, whose words annotations and frames share."""
+    if _CHECKPOINT.search(name):
+        return "checkpoint"
+    return "logging" if _LOGGING.search(name) else None
 
 
 def _frame(name: str) -> str:
-    if _PROFILER.search(name):
-        return "profiler"
-    for rule, activity in ((_CHECKPOINT, "checkpoint"), (_LOGGING, "logging")):
-        if rule.search(name):
-            return activity
+    written = "profiler" if _PROFILER.search(name) else _written(name)
+    if written:
+        return written
     called = name.rsplit("): ", 1)[-1]
     if _EVALUATION.fullmatch(called) and not _NOT_EVALUATION.search(name):
         return "evaluation"

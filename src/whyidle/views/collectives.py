@@ -31,6 +31,7 @@ from whyidle.views import names
 from whyidle.views.activities import NODE
 from whyidle.views.activity import COMMUNICATION
 from whyidle.views.host import Host
+from whyidle.views.nest import inside
 
 if TYPE_CHECKING:
     from whyidle.views import Views
@@ -173,11 +174,11 @@ def _marks(host: Host, rank: int | None) -> _Marks:
     begins = nest.axis.take(nest.start, nest.thread)
     mine = spans["rank"].eq_missing(pl.Series([rank], dtype=pl.Int32)).to_numpy()
     node = names.matching(spans["name"], lambda n: n.startswith(NODE)).to_numpy()
-    inside = _inside(host, node)
+    within = inside(nest, node)
     outer = host.operator == np.arange(host.operator.size)
-    forward = outer & ~inside & names.matching(spans["name"], _FORWARD.search).to_numpy()
+    forward = outer & ~within & names.matching(spans["name"], _FORWARD.search).to_numpy()
     step = names.matching(spans["name"], _STEP.search).to_numpy()
-    reduces = inside & names.matching(spans["name"], _GRADIENTS.search).to_numpy()
+    reduces = within & names.matching(spans["name"], _GRADIENTS.search).to_numpy()
     codes = spans["name"].to_physical().to_numpy()
     return _Marks(
         begins[mine & forward],
@@ -186,14 +187,6 @@ def _marks(host: Host, rank: int | None) -> _Marks:
         begins[mine & node],
         codes[mine & node],
     )
-
-
-def _inside(host: Host, mine: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Whether each host span lies in one of ``mine`` or is one."""
-    found = mine.copy()
-    for level in host.nest.levels[1:]:
-        found[level] |= found[host.nest.parent[level]]
-    return found
 
 
 def _made(marks: _Marks, breaks: Ints) -> dict[int, Counter[int]]:

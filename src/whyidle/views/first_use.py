@@ -12,7 +12,7 @@ from whyidle.intervals import Index
 from whyidle.views import names
 from whyidle.views.activities import CODE
 from whyidle.views.blame import Segments
-from whyidle.views.nest import Nest
+from whyidle.views.nest import inside
 from whyidle.views.scene import Scene
 
 SLOW_NS, SLOW_RATIO = 1_000_000, 20
@@ -39,18 +39,11 @@ def first_use(found: Segments, scene: Scene) -> Segments:
     slow = np.union1d(_by_name(hosts), _by_kernel(hosts, scene)).astype(np.intp)
     once = np.isin(found.span, slow) & np.isin(found.activity, [CODE[name] for name in _SOFT])
     grown = found.activity == CODE["allocator"]
-    below = _below(nest, slow)[np.maximum(found.span, 0)] & (found.span >= 0)
+    late = np.zeros(nest.start.size, dtype=bool)
+    late[slow] = True
+    below = inside(nest, late)[np.maximum(found.span, 0)] & (found.span >= 0)
     grown &= below | _first_iteration_only(found, scene)
     return found.with_activity(once | grown, "warm_up")
-
-
-def _below(nest: Nest, slow: Index) -> npt.NDArray[np.bool_]:
-    """Spans inside one of ``slow``, themselves included."""
-    inside = np.zeros(nest.start.size, dtype=bool)
-    inside[slow] = True
-    for level in nest.levels[1:]:
-        inside[level] |= inside[nest.parent[level]]
-    return inside
 
 
 def _first_iteration_only(found: Segments, scene: Scene) -> npt.NDArray[np.bool_]:

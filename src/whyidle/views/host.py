@@ -28,7 +28,7 @@ from whyidle.views.names import (
     OUTBOUND,
     SYNCHRONISATIONS,
 )
-from whyidle.views.nest import Nest, Partition, partition
+from whyidle.views.nest import Nest, Partition, nearest, partition
 
 Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
@@ -73,7 +73,7 @@ def host(nested: Nest, activity: pl.DataFrame) -> Host:
     own = _own(table, parent, waits, copies)
     code = _inherit(nested, own)
     operator = _first_from_above(nested, table.is_op)
-    frame = _last_from_above(nested, table.user_frame)
+    frame = nearest(nested, table.user_frame)
     callers = activity["caller"].drop_nulls().unique().to_numpy().astype(np.int64)
     feeds = np.zeros(nested.edges[0].size, dtype=bool)
     feeds[callers[callers < feeds.size]] = True
@@ -237,15 +237,6 @@ def _first_from_above(nested: Nest, mine: Flags) -> Index:
     for depth, level in enumerate(nested.levels):
         above = found[nested.parent[level]] if depth else np.full(level.size, -1, dtype=np.intp)
         found[level] = np.where(above >= 0, above, np.where(mine[level], level, -1))
-    return found
-
-
-def _last_from_above(nested: Nest, mine: Flags) -> Index:
-    """Per span the innermost span around it (or itself) for which ``mine`` holds, else -1."""
-    found = np.full(nested.start.size, -1, dtype=np.intp)
-    for depth, level in enumerate(nested.levels):
-        above = found[nested.parent[level]] if depth else np.full(level.size, -1, dtype=np.intp)
-        found[level] = np.where(mine[level], level, above)
     return found
 
 

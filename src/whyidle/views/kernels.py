@@ -45,6 +45,7 @@ from whyidle.views import names
 from whyidle.views.activities import CODE
 from whyidle.views.activity import COMPUTE, COPY
 from whyidle.views.kernel_names import read_name, short_name
+from whyidle.views.nest import nearest
 from whyidle.views.places import place
 from whyidle.views.states import States
 
@@ -130,12 +131,12 @@ def _launched_by(found: pl.DataFrame, views: Views) -> pl.DataFrame:
     spans = host.nest.spans
     call = host.nest.index_of(found["launch"].fill_null(2**32 - 1).to_numpy())
     call = np.where(found["launch"].is_null().to_numpy(), -1, call).astype(np.intp)
-    own = _nearest(views, (spans["kind"] == "op").to_numpy())
+    own = nearest(host.nest, (spans["kind"] == "op").to_numpy())
     op = np.where(call >= 0, own[np.maximum(call, 0)], -1) if own.size else call * 0 - 1
     op = np.where(op >= 0, op, _by_external(found, views))
     table = views.evidence.table("spans").select("row", "shapes", "types")
     shaped = spans.select("row").join(table, on="row", how="left", maintain_order="left")
-    bearing = _nearest(views, shaped["shapes"].is_not_null().to_numpy())
+    bearing = nearest(host.nest, shaped["shapes"].is_not_null().to_numpy())
     shape = np.where(op >= 0, bearing[np.maximum(op, 0)], -1) if bearing.size else op
     stepping = host.activity == CODE["optimizer"]
     return found.with_columns(
@@ -148,16 +149,6 @@ def _launched_by(found: pl.DataFrame, views: Views) -> pl.DataFrame:
             "optimizer", (call >= 0) & stepping[np.maximum(call, 0)] if own.size else call > 0
         ),
     )
-
-
-def _nearest(views: Views, mine: npt.NDArray[np.bool_]) -> Index:
-    """Per host span, the innermost span around it (or itself) for which ``mine`` holds, else -1."""
-    nest = views.host.nest
-    found = np.full(nest.start.size, -1, dtype=np.intp)
-    for depth, level in enumerate(nest.levels):
-        above = found[nest.parent[level]] if depth else np.full(level.size, -1, dtype=np.intp)
-        found[level] = np.where(mine[level], level, above)
-    return found
 
 
 def _by_external(found: pl.DataFrame, views: Views) -> Index:

@@ -133,6 +133,23 @@ def _outermost(start: Ints, end: Ints) -> npt.NDArray[np.bool_]:
         top = again
 
 
+def nearest(nested: Nest, mine: npt.NDArray[np.bool_]) -> Index:
+    """Per span the innermost span around it (or itself) for which ``mine`` holds, else -1."""
+    found = np.full(nested.start.size, -1, dtype=np.intp)
+    for depth, level in enumerate(nested.levels):
+        above = found[nested.parent[level]] if depth else np.full(level.size, -1, dtype=np.intp)
+        found[level] = np.where(mine[level], level, above)
+    return found
+
+
+def inside(nested: Nest, mine: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Whether each span lies in one of ``mine`` or is one."""
+    found = mine.copy()
+    for level in nested.levels[1:]:
+        found[level] |= found[nested.parent[level]]
+    return found
+
+
 @dataclass(frozen=True)
 class Partition:
     """Every instant of every thread: [start, end) on the nest's axis -> innermost span.
