@@ -19,7 +19,14 @@ from whyidle.errors import UsageError, WhyidleError
 
 FINE, ABOVE_LIMIT, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
-SUMMARY = "Why is the GPU idle? Evidence in, one honest diagnosis of lost GPU time out."
+SUMMARY = (
+    "Why is the GPU idle? Reads a PyTorch profiler trace and says where every second of GPU time "
+    "went, why, and what to change."
+)
+EPILOG = (
+    "Start with: whyidle diagnose trace.json.gz. Exit codes: 0 fine, 1 a limit of --fail-on was "
+    "exceeded, 2 input or usage that cannot be judged, 3 a fault of whyidle."
+)
 
 REPORT_FORMATS = ("terminal", "json", "markdown", "html")
 PAGE_FORMATS = ("terminal", "json", "markdown")
@@ -85,7 +92,13 @@ def build_parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--debug", action="store_true", help="show the traceback behind an error message"
     )
-    parser = _Parser(prog="whyidle", description=SUMMARY, parents=[common], allow_abbrev=False)
+    parser = _Parser(
+        prog="whyidle",
+        description=SUMMARY,
+        epilog=EPILOG,
+        parents=[common],
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"whyidle {__version__}")
     verbs: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
         title="verbs", metavar="VERB", required=True
