@@ -61,8 +61,15 @@ def draw_time(diagnosis: Diagnosis) -> str:
         '<section aria-labelledby="time-title"><h2 id="time-title">Where the time went</h2>'
         + bar(parts, MAIN_BAR, "Time by cause")
         + draw_legend(parts)
+        + _draw_jump(diagnosis)
         + "</section>"
     )
+
+
+def _draw_jump(diagnosis: Diagnosis) -> str:
+    if diagnosis.timeline is None:
+        return ""
+    return '<p><a href="#timeline-title">See the worst step, moment by moment</a></p>'
 
 
 def draw_legend(parts: list[Slice]) -> str:
