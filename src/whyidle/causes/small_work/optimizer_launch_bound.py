@@ -49,11 +49,11 @@ def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """fused=True where torch has it; else a compiled step. zero_grad on its own too."""
     named = {(place.op or "").split("#")[-1].split(".")[0] for place in finding.where}
     fused = sorted(named & set(FUSED))
-    zeroing = [place for place in finding.where if "zero_grad" in (place.op or "")]
-    found = [_fused(fused[0]) if fused else _compiled()]
-    if sum(place.lost_s for place in zeroing) > finding.lost_s / 3:
-        found.append(_set_to_none())
-    return found
+    zeroing = sum(p.lost_s for p in finding.where if "zero_grad" in (p.op or ""))
+    update = _fused(fused[0]) if fused else _compiled()
+    if zeroing > finding.lost_s / 2:
+        return [_set_to_none(), update]
+    return [update, _set_to_none()] if zeroing > finding.lost_s / 3 else [update]
 
 
 def _fused(name: str) -> Remedy:
