@@ -87,7 +87,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line; the reference page is generated from it."""
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument(
-        "--quiet", action="store_true", help="no progress bar and no notes on stderr"
+        "-q", "--quiet", action="store_true", help="no progress bar and no notes on stderr"
     )
     common.add_argument(
         "--debug", action="store_true", help="show the traceback behind an error message"
