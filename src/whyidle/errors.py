@@ -10,7 +10,8 @@
     │   └── NothingRecorded      a trace that holds nothing to judge
     ├── EvidenceConflict    files that cannot be one run
     ├── UsageError          an argument that makes no sense
-    └── OutputError         a report that cannot be written
+    ├── OutputError         a report that cannot be written
+    └── ClusterError        workers or an engine that failed
     Bug                     exit 3: our fault
 
 Each message says what was tried, what was found, and what to do next.
@@ -65,6 +66,10 @@ class UsageError(WhyidleError):
 
 class OutputError(WhyidleError):
     """A report that cannot be written where the user asked."""
+
+
+class ClusterError(WhyidleError):
+    """Worker processes, or the engine they run on, that failed."""
 
 
 class Bug(Exception):

@@ -16,9 +16,10 @@ import polars as pl
 CPU_DEVICE = -1
 """The device number of a run without a GPU; printed as ``cpu``."""
 
-HOST_KINDS = ("op", "python", "annotation", "runtime", "overhead")
-"""op: framework operator; python: one Python call; annotation: record_function and the
-profiler's own marks; runtime: CUDA/HIP runtime or driver call; overhead: the profiler at work."""
+HOST_KINDS = ("op", "python", "annotation", "runtime", "overhead", "system")
+"""op: framework operator; python: one Python call; annotation: record_function, NVTX ranges and
+the profiler's own marks; runtime: CUDA/HIP runtime or driver call; overhead: the profiler at work;
+system: a call of the operating system's libraries, such as read or poll."""
 
 DEVICE_KINDS = ("kernel", "copy", "set")
 """What occupies a device lane. Synchronisation records and annotations echoed on the device are
@@ -61,15 +62,203 @@ THREADS: dict[str, Any] = {
 }
 """One row: one host thread that recorded anything."""
 
+MESSAGES: dict[str, Any] = {
+    "source": pl.UInt16,
+    "event": pl.UInt32,  # with source: the span it belongs to
+    "group": pl.Categorical,  # process group as written: name and ranks
+    "size": pl.Int32,  # ranks in the group
+    "sequence": pl.Int64,  # running number in the group
+    "collective": pl.Categorical,  # as written, such as "allreduce" or "_allgather_base"
+    "elements": pl.Int64,  # of the larger of input and output: the full buffer
+    "dtype": pl.Categorical,
+    "sender": pl.Int32,  # rank in the group; null where all take part
+    "receiver": pl.Int32,
+}
+"""One row: what a span of communication says of its message."""
+
+OPERATIONS: dict[str, Any] = {
+    "source": pl.UInt16,
+    "rank": pl.Int32,
+    "replica": pl.Int32,  # data-parallel rank
+    "stage": pl.Int32,  # of the pipeline
+    "step": pl.Int64,
+    "name": pl.Categorical,  # forward-compute, forward-send, ..., as recorded
+    "sequence": pl.Int32,  # running number of its kind in the rank's step
+    "micro_batch": pl.Int32,  # -1 where it has none
+    "chunk": pl.Int32,  # part of the model, counted over all stages; -1 where it has none
+    "start_ns": pl.Int64,  # from the start of the step
+    "end_ns": pl.Int64,
+}
+"""One row: one operation of one rank in one step of a pipeline, as a trainer recorded it."""
+
 SAMPLES: dict[str, Any] = {
+    "source": pl.UInt16,  # index into Evidence.sources
+    "rank": pl.Int32,  # null when the source knows machines, not ranks
+    "device": pl.Int32,  # index as the source counts: the machine's for nvidia-smi and DCGM
+    "host": pl.Categorical,  # machine; null when the source does not name it
+    "gpu": pl.Categorical,  # what the source calls the GPU: uuid, bus id or index, as text
+    "process": pl.Int64,  # pid a reading is about; null when it is about the whole GPU
+    "metric": pl.Categorical,  # of METRICS or HOST_METRICS, or "user/" + the user's own tag
+    "t_ns": pl.Int64,  # nanoseconds since 1970 where the source says so; null without a clock
+    "period_ns": pl.Int64,  # the span that ends at t_ns and that the reading stands for
+    "value": pl.Float64,  # in the unit of METRICS; null when unknown
+    "unit": pl.Categorical,
+    "reason": pl.Categorical,  # why the value is unknown; null when it is known
+}
+"""One row: one reading of a metric. Unknown readings are rows too, with their reason."""
+
+METRICS: dict[str, str] = {
+    "gpu_utilization": "ratio",  # share of the period in which any kernel was resident
+    "memory_utilization": "ratio",  # share of the period in which device memory was read or written
+    "graphics_engine_active": "ratio",
+    "sm_active": "ratio",  # cycles an SM held a warp, averaged over SMs
+    "sm_occupancy": "ratio",  # resident warps over the most that fit
+    "tensor_active": "ratio",
+    "dram_active": "ratio",
+    "fp64_active": "ratio",
+    "fp32_active": "ratio",
+    "fp16_active": "ratio",
+    "encoder_utilization": "ratio",
+    "decoder_utilization": "ratio",
+    "memory_used": "bytes",
+    "memory_free": "bytes",
+    "memory_total": "bytes",
+    "memory_reserved": "bytes",
+    "power": "W",
+    "power_limit": "W",
+    "temperature": "C",
+    "sm_clock": "Hz",
+    "sm_clock_max": "Hz",
+    "memory_clock": "Hz",
+    "memory_clock_max": "Hz",
+    "pcie_tx": "bytes/s",  # as the GPU sees it: device to host
+    "pcie_rx": "bytes/s",
+    "nvlink_tx": "bytes/s",
+    "nvlink_rx": "bytes/s",
+    "pcie_gen": "count",
+    "pcie_gen_max": "count",
+    "pcie_width": "count",
+    "pcie_width_max": "count",
+    "fan_speed": "ratio",
+    "memory_temperature": "C",
+    "jpeg_utilization": "ratio",
+    "ofa_utilization": "ratio",
+    "graphics_clock": "Hz",
+    "graphics_clock_max": "Hz",
+    "video_clock": "Hz",
+    "bar1_used": "bytes",
+    "energy": "J",  # counted since the driver was loaded
+    "ecc_corrected": "count",  # counted since the driver was loaded
+    "ecc_uncorrected": "count",
+    "pcie_replays": "count",
+    "power_violation": "ratio",  # share of the period held down by the power limit
+    "thermal_violation": "ratio",
+    "throttle_gpu_idle": "ratio",  # 1 when the clocks were low for this reason at the instant
+    "throttle_clocks_setting": "ratio",
+    "throttle_sw_power_cap": "ratio",
+    "throttle_hw_slowdown": "ratio",
+    "throttle_hw_thermal_slowdown": "ratio",
+    "throttle_hw_power_brake": "ratio",
+    "throttle_sw_thermal_slowdown": "ratio",
+    "throttle_sync_boost": "ratio",
+}
+"""Our name of a metric -> its unit. Readers translate their source's names and units."""
+
+HOST_METRICS: dict[str, str] = {
+    "host/cpu_utilization": "ratio",  # of the machine or of the job's process, as the source says
+    "host/memory_utilization": "ratio",
+}
+"""Metrics of a machine, which are about none of its GPUs -> their unit."""
+
+SETTINGS: dict[str, Any] = {
+    "source": pl.UInt16,
     "rank": pl.Int32,
     "device": pl.Int32,
-    "metric": pl.Categorical,
-    "t_ns": pl.Int64,
-    "value": pl.Float64,
-    "unit": pl.Categorical,
+    "host": pl.Categorical,
+    "gpu": pl.Categorical,
+    "key": pl.Categorical,
+    "value": pl.String,  # null when unknown
+    "reason": pl.Categorical,  # why it is unknown; null when it is known
 }
-"""One row: one reading of a metric, such as bytes reserved by the allocator."""
+"""One row: one fact in words, such as a throttle reason, a mode or a driver version."""
+
+COLLECTIVES: dict[str, Any] = {
+    "source": pl.UInt16,
+    "event": pl.UInt32,  # ordinal in its dump: the order in which the host enqueued
+    "rank": pl.Int32,  # rank in the job
+    "group": pl.Categorical,  # process group, as in the groups table
+    "sequence": pl.Int64,  # running number in the group, from 1; collectives and p2p apart
+    "p2p": pl.Boolean,
+    "operation": pl.Int64,  # running number over all operations of the group; null when not said
+    "name": pl.Categorical,  # such as "nccl:all_reduce"
+    "bytes_in": pl.Int64,
+    "bytes_out": pl.Int64,
+    "shapes": pl.Categorical,  # raw text
+    "types": pl.Categorical,  # raw text
+    "state": pl.Enum(["scheduled", "started", "completed"]),
+    "created_ns": pl.Int64,
+    "started_ns": pl.Int64,
+    "completed_ns": pl.Int64,
+    "duration_ns": pl.Int64,  # on the device, where the recorder timed it
+    "timeout_ns": pl.Int64,
+    "caller": pl.String,  # thread that enqueued it, as the recorder names it
+    "stack": pl.Categorical,  # innermost call first, one "file(line): function" per line
+}
+"""One row: one collective or point-to-point operation of one rank, as a flight recorder kept it."""
+
+GROUPS: dict[str, Any] = {
+    "source": pl.UInt16,
+    "rank": pl.Int32,  # the rank that said so
+    "group": pl.Categorical,
+    "description": pl.String,
+    "ranks": pl.List(pl.Int32),  # ranks in the job
+    "last_enqueued": pl.Int64,  # sequence of the last operation; null when not said
+    "last_completed": pl.Int64,
+}
+"""One row: one process group as one rank knows it."""
+
+ALLOCATIONS: dict[str, Any] = {
+    "source": pl.UInt16,
+    "event": pl.UInt32,  # ordinal in the device's trace
+    "rank": pl.Int32,
+    "device": pl.Int32,
+    "action": pl.Categorical,  # alloc, free_requested, free_completed, segment_alloc, oom, ...
+    "t_ns": pl.Int64,  # null when the recorder kept no time
+    "address": pl.UInt64,
+    "bytes": pl.Int64,
+    "lane": pl.Int64,  # stream
+    "free_bytes": pl.Int64,  # free on the device when an allocation failed; else null
+    "stack": pl.Categorical,  # innermost call first, one "file(line): function" per line
+}
+"""One row: one event of the caching allocator of one device."""
+
+MEMORY_BLOCKS: dict[str, Any] = {
+    "source": pl.UInt16,
+    "rank": pl.Int32,
+    "device": pl.Int32,
+    "segment": pl.UInt64,  # address of the segment that holds the block
+    "segment_bytes": pl.Int64,
+    "segment_kind": pl.Categorical,  # small, large
+    "pool": pl.Categorical,  # private pool, such as a CUDA graph's; null for the common one
+    "expandable": pl.Boolean,
+    "lane": pl.Int64,  # stream
+    "address": pl.UInt64,
+    "bytes": pl.Int64,
+    "requested_bytes": pl.Int64,
+    "state": pl.Categorical,  # active_allocated, active_pending_free, inactive
+    "stack": pl.Categorical,  # as in allocations
+}
+"""One row: one block of the caching allocator at the moment of the snapshot."""
+
+LINKS: dict[str, Any] = {
+    "source": pl.UInt16,
+    "host": pl.Categorical,
+    "one": pl.Categorical,  # GPU0, NIC1, ...
+    "other": pl.Categorical,
+    "kind": pl.Categorical,  # NV18, PIX, PXB, PHB, NODE, SYS, X; for peer access OK, CNS, ...
+    "about": pl.Categorical,  # topology, peer_read, peer_write, nvlink, pcie
+}
+"""One row: how two parts of one machine are connected, as a matrix or an XML file says."""
 
 CLAIMS: dict[str, Any] = {
     "rank": pl.Int32,
@@ -88,10 +277,29 @@ CLAIMS: dict[str, Any] = {
 }
 """One row: one interval of one device that a cause says was lost."""
 
+JOB_CLAIMS: dict[str, Any] = {
+    "number": pl.UInt32,  # the sampled GPU: ``number`` of views.sampled.gpus
+    "start_ns": pl.Int64,  # on the clock of the samples
+    "end_ns": pl.Int64,
+    "part": pl.Enum(["busy", "idle"]),  # which part of what the readings say of the interval
+    "weight": pl.Float64,  # 0..1, the share of that part that is lost
+    "level": LEVELS,
+    "what": pl.String,  # a clause for the report: what the readings show; null when nothing more
+}
+"""One row: one interval of one sampled GPU that a cause says was lost, in part or wholly."""
+
 SCHEMAS: dict[str, dict[str, Any]] = {
     "spans": SPANS,
     "threads": THREADS,
+    "messages": MESSAGES,
+    "operations": OPERATIONS,
     "samples": SAMPLES,
+    "settings": SETTINGS,
+    "collectives": COLLECTIVES,
+    "groups": GROUPS,
+    "allocations": ALLOCATIONS,
+    "memory_blocks": MEMORY_BLOCKS,
+    "links": LINKS,
 }
 
 

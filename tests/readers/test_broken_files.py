@@ -37,7 +37,7 @@ CASES: list[tuple[str, bytes, type[EvidenceError], str]] = [
     ("zstd", b"\x28\xb5\x2f\xfdxxxx", UnknownEvidence, "zstd -d double"),
     ("xz", b"\xfd7zXZ\x00xxxx", UnknownEvidence, "compressed with xz"),
     ("zip", b"PK\x03\x04xxxx", UnknownEvidence, "a zip archive"),
-    ("pickle", pickle.dumps({"segments": []}), UnknownEvidence, "a Python pickle"),
+    ("pickle", pickle.dumps({"weights": []}), UnknownEvidence, "a Python pickle"),
     ("utf-16", SOUND.decode().encode("utf-16"), UnreadableEvidence, "UTF-16"),
     ("utf-16 bare", SOUND.decode().encode("utf-16-be"), UnreadableEvidence, "UTF-16"),
     ("latin-1", SOUND.replace(b'"a"', b'"\xe9"'), UnreadableEvidence, "0xe9.*not UTF-8"),
@@ -84,7 +84,7 @@ def test_an_sqlite_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "report.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("create table t (a)")
-    with pytest.raises(UnknownEvidence, match="SQLite database, perhaps an Nsight"):
+    with pytest.raises(UnknownEvidence, match="SQLite database, but no export"):
         read([path])
 
 

@@ -12,8 +12,11 @@ import polars as pl
 
 from whyidle.errors import EvidenceConflict
 from whyidle.model import DeviceInfo, Evidence, Facts
+from whyidle.readers.clock_join import joined
+from whyidle.readers.execution_trace import filled
 
-_RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[-_.]?(\d{1,6})(?!\d)", re.I)
+RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[-_.]?(\d{1,6})(?!\d)", re.I)
+"""A rank in a file's name, such as "rank3" or "rank-12"."""
 
 
 class Window(NamedTuple):
@@ -26,9 +29,10 @@ class Window(NamedTuple):
 
 def combined(parts: Sequence[Evidence], notes: Sequence[str] = ()) -> Evidence:
     """One Evidence; ``notes`` go to its first source. Raises EvidenceConflict."""
+    parts = filled(parts, RANK_IN_NAME)
     if len(parts) == 1:
         return _noted(parts[0], notes)
-    parts = _with_ranks_from_names(parts)
+    parts = joined(_with_ranks_from_names(parts))
     _refuse_other_jobs(parts)
     _refuse_overlaps(parts)
     sources = tuple(source for part in parts for source in part.sources)
@@ -44,16 +48,27 @@ def _noted(evidence: Evidence, notes: Sequence[str]) -> Evidence:
 
 
 def _with_ranks_from_names(parts: Sequence[Evidence]) -> list[Evidence]:
-    """Give files without a rank the one in their name ("rank3"), when all of them have one."""
-    nameless = [i for i, part in enumerate(parts) if _rank(part) is None]
-    found = {i: _RANK_IN_NAME.search(Path(parts[i].sources[0].path).name) for i in nameless}
-    if not found or not all(found.values()):
-        return list(parts)
+    """Give files without a rank the one in their name ("rank3"), traces when all of them have one.
+
+    Samples, settings and links are about machines and keep none.
+    """
+    nameless = [i for i, part in enumerate(parts) if _rank(part) is None and _of_a_rank(part)]
+    found = {i: RANK_IN_NAME.search(Path(parts[i].sources[0].path).name) for i in nameless}
+    if not all(match for i, match in found.items() if parts[i].has("spans")):
+        found = {i: match for i, match in found.items() if not parts[i].has("spans")}
     ranked = list(parts)
     for i, match in found.items():
         if match is not None:
             ranked[i] = _as_rank(parts[i], int(match.group(1)))
     return ranked
+
+
+OF_A_RANK = ("spans", "collectives", "allocations", "memory_blocks")
+"""Tables that one process of a job records; the others are about machines."""
+
+
+def _of_a_rank(part: Evidence) -> bool:
+    return any(part.has(name) for name in OF_A_RANK)
 
 
 def _rank(part: Evidence) -> int | None:
@@ -84,8 +99,9 @@ def _refuse_other_jobs(parts: Sequence[Evidence]) -> None:
             f"These traces are not of one job: {first} says {one} ranks, {second} says {two}.\n"
             "Give the traces of one job only."
         )
-    ranked = {rank for part in parts if (rank := _rank(part)) is not None}
-    nameless = [part.sources[0].path for part in parts if _rank(part) is None]
+    traces = [part for part in parts if part.has("spans")]
+    ranked = {rank for part in traces if (rank := _rank(part)) is not None}
+    nameless = [part.sources[0].path for part in traces if _rank(part) is None]
     if ranked and nameless:
         raise EvidenceConflict(
             f"{nameless[0]} does not say its rank, and others given with it do.\n"
@@ -127,7 +143,7 @@ def _tables(parts: Sequence[Evidence]) -> dict[str, pl.DataFrame]:
     for part in parts:
         for name, table in part.tables.items():
             shifts = []
-            if "thread" in table.columns:
+            if table.schema.get("thread") == pl.UInt32:
                 shifts.append((pl.col("thread") + threads).cast(pl.UInt32))
             if "source" in table.columns:
                 shifts.append((pl.col("source") + sources).cast(pl.UInt16))
@@ -135,10 +151,11 @@ def _tables(parts: Sequence[Evidence]) -> dict[str, pl.DataFrame]:
         threads += part.table("threads").height
         sources += len(part.sources)
     tables = {name: pl.concat(found) for name, found in shifted.items()}
-    spans = tables["spans"].sort(
-        "start_ns", "end_ns", descending=[False, True], maintain_order=True
-    )
-    tables["spans"] = spans.with_columns(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"))
+    if "spans" in tables:
+        spans = tables["spans"].sort(
+            "start_ns", "end_ns", descending=[False, True], maintain_order=True
+        )
+        tables["spans"] = spans.with_columns(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"))
     if "samples" in tables:
         tables["samples"] = tables["samples"].sort("t_ns", maintain_order=True)
     return tables

@@ -11,10 +11,25 @@ from typing import NamedTuple, Protocol, cast
 
 from whyidle.errors import EvidenceError, UnknownEvidence, UnreadableEvidence
 from whyidle.model import Evidence
+from whyidle.readers import not_activity, other_profilers
 from whyidle.readers.source_bytes import head_of, open_regular, refuse_foreign, unreadable
 
 GROUP = "whyidle.readers"
-BUILT_IN = {"torch_trace": "whyidle.readers.torch_trace"}
+BUILT_IN = {
+    "torch_trace": "whyidle.readers.torch_trace",
+    "nsys": "whyidle.readers.nsys",
+    "execution_trace": "whyidle.readers.execution_trace",
+    "flight_recorder": "whyidle.readers.flight_recorder",
+    "cuda_memory": "whyidle.readers.cuda_memory",
+    "nvidia_smi": "whyidle.readers.nvidia_smi",
+    "topology": "whyidle.readers.topology",
+    "prometheus": "whyidle.readers.prometheus",
+    "dcgm": "whyidle.readers.dcgm",
+    "rocm_smi": "whyidle.readers.rocm_smi",
+    "tensorboard": "whyidle.readers.tensorboard",
+    "wandb": "whyidle.readers.wandb_run",
+    "step_records": "whyidle.readers.step_records",
+}
 """Ours, for a source tree whose package metadata is not installed."""
 
 LOOK_LIMIT = 2000
@@ -58,11 +73,11 @@ def readers() -> dict[str, Reader]:
 
 def knowing(path: Path, head: bytes) -> Reader | None:
     """The reader that knows the file, ours asked first; None when none does."""
-    ours = {name: cast(Reader, import_module(module)) for name, module in BUILT_IN.items()}
-    for reader in ours.values():
+    for module in BUILT_IN.values():
+        reader = cast(Reader, import_module(module))
         if reader.sniff(path, head):
             return reader
-    others = (reader for name, reader in readers().items() if name not in ours)
+    others = (reader for name, reader in readers().items() if name not in BUILT_IN)
     return next((reader for reader in others if reader.sniff(path, head)), None)
 
 
@@ -75,7 +90,9 @@ def reader_for(path: Path) -> Reader:
     found = knowing(path, head)
     if found is not None:
         return found
+    other_profilers.refuse(path, head)
     refuse_foreign(path, head)
+    not_activity.refuse(path, head)
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return cast(Reader, import_module(BUILT_IN["torch_trace"]))
     what = "text, but not JSON" if _is_text(head) else "binary data of no format known here"
@@ -108,12 +125,13 @@ def files_of(paths: Iterable[Path]) -> Found:
 def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
     """Every trace directly in the folder; when there is none, every trace below it."""
     looked = 0
+    unread: list[Path] = []
     for level in (_listed(folder), _below(folder)):
         files: list[Path] = []
         passed: list[Path] = []
         for path in level:
             looked += 1
-            if looked > LOOK_LIMIT:
+            if looked > LOOK_LIMIT and not files:
                 raise UnknownEvidence(
                     str(folder),
                     f"no trace among the first {LOOK_LIMIT} files",
@@ -126,6 +144,9 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
                 more = f" and {len(passed) - 4} more" if len(passed) > 4 else ""
                 notes.append(f"{folder}: no reader knows {some}{more}; passed over")
             return files
+        unread += passed
+    for path in unread:
+        other_profilers.refuse(path, b"")
     raise UnknownEvidence(
         str(folder),
         f"a folder without a trace ({looked} files looked at)",

@@ -39,8 +39,8 @@ FOREIGN: tuple[tuple[bytes, str, str], ...] = (
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "Unpack it first, then name the trace inside."),
     (
         b"SQLite format 3\x00",
-        "an SQLite database, perhaps an Nsight Systems export",
-        "Name a PyTorch Profiler trace (JSON, plain or gzip) instead.",
+        "an SQLite database, but no export of Nsight Systems",
+        "Name a file written by: nsys export --type sqlite REPORT.nsys-rep.",
     ),
     (b"\x89HDF", "an HDF5 file", "Name a PyTorch Profiler trace (JSON, plain or gzip) instead."),
     (b"PAR1", "a Parquet file", "Name a PyTorch Profiler trace (JSON, plain or gzip) instead."),
@@ -58,17 +58,21 @@ class SourceBytes:
     decompressed bytes. ``digest()`` is complete once everything was read.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path``; raises an EvidenceError that says why it cannot be read."""
+    def __init__(self, path: Path, *, only_head: bool = False) -> None:
+        """Open ``path``; raises an EvidenceError that says why it cannot be read.
+
+        ``only_head`` is for a look at the first bytes: there is no digest then.
+        """
         self.path = path
         self._file = open_regular(path)
         self.size = os.fstat(self._file.fileno()).st_size
         self.at = 0
         self.given = 0
         self.notes: list[str] = []
+        self._only_head = only_head
         self._hash = hashlib.sha256()
         self._hash_whole = self.size <= DIGEST_WHOLE_BELOW
-        self._pending = self._take(BLOCK)
+        self._pending = self._take(HEAD if only_head else BLOCK)
         self.compressed = self._pending.startswith(GZIP)
         self._inflate = zlib.decompressobj(31) if self.compressed else None
 
@@ -114,6 +118,8 @@ class SourceBytes:
 
     def _note_taken(self, block: bytes | memoryview) -> None:
         before, self.at = self.at, self.at + len(block)
+        if self._only_head:
+            return
         if self._hash_whole:
             self._hash.update(block)
             return
@@ -207,7 +213,7 @@ def head_of(path: Path) -> bytes:
     """The first 64 KiB, decompressed; less for a smaller or a broken file."""
     buffer = bytearray(HEAD)
     view, filled = memoryview(buffer), 0
-    with SourceBytes(path) as source:
+    with SourceBytes(path, only_head=True) as source:
         while filled < HEAD:
             try:
                 count = source.read_into(view[filled:])
@@ -233,7 +239,10 @@ def refuse_foreign(path: Path, head: bytes) -> None:
             raise UnknownEvidence(str(path), what, next_step.replace("FILE", path.name))
     if head.startswith(PICKLES):
         raise UnknownEvidence(
-            str(path), "a Python pickle, perhaps a CUDA memory snapshot", TRACE_INSTEAD
+            str(path),
+            "a Python pickle that is neither a CUDA memory snapshot nor a dump of the NCCL "
+            "flight recorder",
+            TRACE_INSTEAD,
         )
     if head.startswith(GZIP):
         raise UnknownEvidence(

@@ -22,6 +22,7 @@ from whyidle.readers.torch_events import (
     Instant,
     Meta,
 )
+from whyidle.readers.torch_messages import Messages
 from whyidle.readers.torch_names import (
     FIRST_DEVICE_CODE,
     KIND_CODES,
@@ -110,6 +111,7 @@ class Columns:
         self.kernels = Pieces(*[np.int64] * 3, np.float32)  # position, blocks, threads, occupancy
         self.launches = Pieces(*[np.int64] * 7)  # position, grid x y z, block x y z
         self.sent = Pieces(np.int64, np.int64)  # position of a call, bytes it moves
+        self.messages = Messages()
         self.memory = Pieces(*[np.int64] * 5)  # time, device, type, allocated, reserved
         self._kind_by_label = np.empty(0, dtype=np.uint8)
 
@@ -172,6 +174,7 @@ class Columns:
             self.notes["have no duration or a negative one, read as 0"] += int(negative.sum())
             length = np.maximum(length, 0)
         event = where + self.seen
+        self.messages.rows += Messages.found(args, event)
         columns = (event, label, lane, start, length, correlation, external)
         return [(self.spans, columns), *ready]
 

@@ -41,6 +41,16 @@ class Arguments(msgspec.Struct, gc=False):
     types: msgspec.Raw = msgspec.field(default=None, name="Input type")  # type: ignore[assignment]
     stack: Any = msgspec.field(default=None, name="Call stack")
     old_external: int = msgspec.field(default=ABSENT, name="external id")
+    collective: Any = msgspec.field(default=None, name="Collective name")
+    group: Any = msgspec.field(default=None, name="Process Group Name")
+    ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    running: Any = msgspec.field(default=None, name="Seq")
+    sent: Any = msgspec.field(default=None, name="In msg nelems")
+    received: Any = msgspec.field(default=None, name="Out msg nelems")
+    dtype: Any = None
+    sender: Any = msgspec.field(default=None, name="Src Rank")
+    receiver: Any = msgspec.field(default=None, name="Dst Rank")
 
 
 class Complete(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
@@ -139,6 +149,13 @@ def _decoder(complete: type, hook: Any = None) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(list[union], float_hook=hook)
 
 
+_LEVELS = [
+    ("int", _decoder(Complete)),
+    ("float", _decoder(CompleteFloat)),
+    ("text", _decoder(CompleteText, str)),
+]
+
+
 class Batch(NamedTuple):
     """A chunk of events. ``unit`` says how times are written: int, float, text, or ns."""
 
@@ -151,11 +168,7 @@ class EventDecoder:
 
     def __init__(self) -> None:
         """Start with the fastest decoder."""
-        self._levels = [
-            ("int", _decoder(Complete)),
-            ("float", _decoder(CompleteFloat)),
-            ("text", _decoder(CompleteText, str)),
-        ]
+        self._levels = _LEVELS
         self._level = 0
         self._lenient = msgspec.json.Decoder(list[Any], float_hook=str)
         self.dropped: Counter[str] = Counter()
@@ -243,6 +256,16 @@ def _arguments(args: dict[str, Any]) -> Arguments:
         types=raw("Input type"),
         stack=_scalar(args.get("Call stack")),
         old_external=integer("external id"),
+        collective=_scalar(args.get("Collective name")),
+        group=args.get("Process Group Name"),
+        ranks=args.get("Process Group Ranks"),
+        group_size=args.get("Group size"),
+        running=args.get("Seq"),
+        sent=args.get("In msg nelems"),
+        received=args.get("Out msg nelems"),
+        dtype=_scalar(args.get("dtype")),
+        sender=args.get("Src Rank"),
+        receiver=args.get("Dst Rank"),
     )
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from whyidle.model import CPU_DEVICE, KINDS, SAMPLES, SPANS, THREADS, frame
-from whyidle.readers.torch_columns import Columns, Texts
+from whyidle.readers.torch_columns import Columns
 from whyidle.readers.torch_events import ABSENT
 from whyidle.readers.torch_links import (
     Arrows,
@@ -144,76 +144,93 @@ def spans_frame(table: Table, base_ns: int, rank: int | None) -> tuple[pl.DataFr
     host = table.kind < FIRST_DEVICE_CODE
     threads, thread_of_lane = _threads(table, host, rank)
     thread = np.where(host, thread_of_lane[table.lane], ABSENT)[order]
-    columns: dict[str, pl.Series] = {
-        "row": pl.Series(np.arange(height, dtype=np.uint32)),
-        "source": pl.repeat(0, height, dtype=pl.UInt16, eager=True),
-        "event": pl.Series(table.event[order]),
-        "rank": pl.repeat(rank, height, dtype=pl.Int32, eager=True),
-        "device": _sparse(table.on_device, table.device, place, height),
-        "thread": _nullable(thread),
-        "lane": _sparse(table.on_device, table.stream, place, height),
-        "kind": pl.Series(KINDS.categories, dtype=KINDS).gather(table.kind[order]),
-        "name": pl.Series(table.columns.labels.names, dtype=pl.Categorical).gather(
-            table.label[order]
-        ),
-        "start_ns": pl.Series(table.start[order] + base_ns),
-        "end_ns": pl.Series(table.end[order] + base_ns),
-        "correlation": _nullable(table.correlation[order]),
-        "external": _nullable(table.external[order]),
+    columns: dict[str, Any] = {
+        "event": table.event[order],
+        "device": _spread(table.on_device, table.device, place, height),
+        "thread": thread,
+        "lane": _spread(table.on_device, table.stream, place, height),
+        "kind": table.kind[order],
+        "name": table.label[order],
+        "start_ns": table.start[order] + base_ns,
+        "end_ns": table.end[order] + base_ns,
+        "correlation": table.correlation[order],
+        "external": table.external[order],
+        "occupancy": _occupancy(table, place, height),
+        **_described(table, place, height),
     }
-    columns |= _described(table, place, height)
-    occupancy = np.full(height, np.nan, dtype=np.float32)
-    at = place[table.kernels]
-    occupancy[at[at >= 0]] = table.occupancy[at >= 0]
-    columns["occupancy"] = pl.Series(occupancy, nan_to_null=True)
-    built = pl.DataFrame([columns[name].alias(name).cast(dtype) for name, dtype in SPANS.items()])
+    known = {name: values for name, values in columns.items() if values is not None}
+    texts = {
+        "kind": pl.Series(KINDS.categories, dtype=KINDS),
+        "name": pl.Series(table.columns.labels.names, dtype=pl.Categorical),
+        "shapes": pl.Series(table.columns.shapes.texts, dtype=pl.Categorical),
+        "types": pl.Series(table.columns.types.texts, dtype=pl.Categorical),
+        "stack": pl.Series(table.columns.stacks.texts, dtype=pl.Categorical),
+    }
+    same = {"source": 0, "rank": rank}
+    built = pl.DataFrame(known).with_row_index("row").select(
+        _column(name, dtype, name in known, texts.get(name), same.get(name))
+        for name, dtype in SPANS.items()
+    )  # fmt: skip
     return built, threads
 
 
-def _described(table: Table, place: Ints, height: int) -> dict[str, pl.Series]:
+def _column(
+    name: str, dtype: Any, known: bool, texts: pl.Series | None, same: int | None
+) -> pl.Expr:
+    """One column of ``spans``: ``same`` in every row, else null where it is ABSENT."""
+    if name != "row" and not known:
+        return pl.lit(same, dtype).alias(name)
+    value = pl.col(name)
+    if name in _MAY_LACK:
+        value = pl.when(value != ABSENT).then(value)
+    if texts is not None:
+        value = pl.lit(texts).gather(value)
+    return value.cast(dtype).alias(name)
+
+
+_MAY_LACK = (
+    "device", "thread", "lane", "correlation", "external", "sequence", "bytes", "blocks",
+    "block_threads", "shapes", "types", "stack",
+)  # fmt: skip
+
+
+def _occupancy(table: Table, place: Ints, height: int) -> pl.Series:
+    occupancy = np.full(height, np.nan, dtype=np.float32)
+    at = place[table.kernels]
+    occupancy[at[at >= 0]] = table.occupancy[at >= 0]
+    return pl.Series(occupancy, nan_to_null=True)
+
+
+def _described(table: Table, place: Ints, height: int) -> dict[str, Ints | None]:
     threads = np.where(table.block_threads < 1 << 31, table.block_threads, ABSENT)
     columns = {
-        "bytes": _sparse(table.moving, table.bytes, place, height),
-        "blocks": _sparse(table.kernels, table.blocks, place, height),
-        "block_threads": _sparse(table.kernels, threads, place, height),
+        "bytes": _spread(table.moving, table.bytes, place, height),
+        "blocks": _spread(table.kernels, table.blocks, place, height),
+        "block_threads": _spread(table.kernels, threads, place, height),
     }
     of = table.columns
     numbered = of.sequence.take(0)
-    columns["sequence"] = _sparse(numbered, of.sequence.take(1), place, height)
+    columns["sequence"] = _spread(numbered, of.sequence.take(1), place, height)
     described = of.described.take(0)
-    for number, (name, texts) in enumerate(
-        (("shapes", of.shapes), ("types", of.types), ("stack", of.stacks)), start=1
-    ):
-        codes = of.described.take(number)
-        columns[name] = _texts(texts, described, codes, place, height)
+    for number, name in enumerate(("shapes", "types", "stack"), start=1):
+        codes = of.described.take(number).astype(np.int64)
+        codes[codes < 0] = ABSENT
+        columns[name] = _spread(described, codes, place, height)
     return columns
 
 
-def _nullable(values: npt.NDArray[Any]) -> pl.Series:
-    """The values with null for ABSENT."""
-    series = pl.Series("v", values)
-    return series.to_frame().select(pl.when(pl.col("v") != ABSENT).then(pl.col("v"))).to_series()
+def _spread(rows: Ints, values: npt.NDArray[Any], place: Ints, height: int) -> Ints | None:
+    """A column of ``height`` that holds ``values`` where ``rows`` went, and ABSENT elsewhere.
 
-
-def _sparse(rows: Ints, values: npt.NDArray[Any], place: Ints, height: int) -> pl.Series:
-    """A column of ``height`` that holds ``values`` where ``rows`` went, and null elsewhere."""
+    None when it would hold nothing.
+    """
     known = values != ABSENT
     at = place[rows[known]]
     if not at.size:
-        return pl.repeat(None, height, dtype=pl.Int64, eager=True)
+        return None
     full = np.full(height, ABSENT, dtype=np.int64)
     full[at[at >= 0]] = values[known][at >= 0]
-    return _nullable(full)
-
-
-def _texts(texts: Texts, rows: Ints, codes: Any, place: Ints, height: int) -> pl.Series:
-    if not texts.texts:
-        return pl.repeat(None, height, dtype=pl.Categorical, eager=True)
-    full = np.full(height, ABSENT, dtype=np.int64)
-    at = place[rows]
-    good = (at >= 0) & (codes >= 0)
-    full[at[good]] = codes[good]
-    return pl.Series(texts.texts, dtype=pl.Categorical).gather(_nullable(full))
+    return full
 
 
 def _threads(
@@ -230,7 +247,7 @@ def _threads(
         "process": [columns.lanes.lanes[lane][0] for lane in lanes],
         "name": [thread_name(columns, lane) for lane in lanes],
     }
-    return frame(THREADS, rows), number
+    return pl.DataFrame(rows, schema=THREADS), number
 
 
 def thread_name(columns: Columns, lane: int) -> str:

@@ -16,10 +16,8 @@ What is deduced here, so that nothing later looks at a vendor's format:
 
 from __future__ import annotations
 
-import gc
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +25,7 @@ import numpy as np
 from whyidle.errors import NothingRecorded, UnknownEvidence
 from whyidle.model import Evidence, SourceInfo
 from whyidle.readers.chrome_json import EventStream, NoEvents
+from whyidle.readers.collector import collector_paused
 from whyidle.readers.source_bytes import SourceBytes
 from whyidle.readers.torch_columns import Columns
 from whyidle.readers.torch_events import EventDecoder
@@ -84,21 +83,12 @@ def read(path: Path, progress: Progress | None = None) -> Evidence:
     tables = {"spans": spans, "threads": threads}
     if samples is not None:
         tables["samples"] = samples
+    messages = columns.messages.frame()
+    if messages is not None:
+        tables["messages"] = messages
     notes += heading.notes() + _counted(columns, decoder, stream.repaired)
     info = SourceInfo(str(path), NAME, rank, columns.seen, digest, tuple(notes))
     return Evidence(tables, heading.facts(vendors, used, not used), (info,))
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Python's cycle collector at rest: a chunk is many objects and no cycles."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def _take_in(array: memoryview, decoder: EventDecoder, columns: Columns) -> int:
