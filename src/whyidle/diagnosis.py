@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+
+from whyidle.job_records import JobLedger, JobRow
 
 SCHEMA = "whyidle.diagnosis/1"
 
@@ -112,13 +115,6 @@ class LedgerRow(Record, frozen=True, kw_only=True):
     share: float
 
 
-class JobLedger(Record, frozen=True, kw_only=True):
-    """The whole run from process start to end, when it was observed."""
-
-    wall_s: float
-    ledger: list[LedgerRow]
-
-
 class Where(Record, frozen=True, kw_only=True):
     """A place that lost time: source line, operator, thread, rank; any of them may be unknown."""
 
@@ -129,6 +125,8 @@ class Where(Record, frozen=True, kw_only=True):
     rank: int | None
     device: int | str | None
     lost_s: float
+    host: str | None = None
+    gpu: str | None = None
 
 
 class EvidenceRow(Record, frozen=True, kw_only=True):
@@ -181,6 +179,45 @@ class Finding(Record, frozen=True, kw_only=True):
     remedies: list[Remedy]
 
 
+class Place(Record, frozen=True, kw_only=True):
+    """Where something was observed; any part may be unknown."""
+
+    file: str | None = None
+    line: int | None = None
+    op: str | None = None
+    rank: int | None = None
+    device: int | str | None = None
+    host: str | None = None
+    gpu: str | None = None
+
+
+class Sign(Record, frozen=True, kw_only=True):
+    """What a cause sees in the evidence without seconds that could be put on it."""
+
+    level: Level
+    what: str
+    where: list[Place] = []
+    evidence: list[EvidenceRow] = []
+    remedies: list[Remedy] = []
+
+
+class Observation(Record, frozen=True, kw_only=True):
+    """A sign of a cause: a narrow link, a rank absent from a collective, memory in pieces.
+
+    It has no seconds: the evidence shows that it is so, not what it cost.
+    """
+
+    cause: str
+    reason: int
+    title: str
+    level: Level
+    status: Status
+    what: str
+    where: list[Place]
+    evidence: list[EvidenceRow]
+    remedies: list[Remedy]
+
+
 class PlanStep(Record, frozen=True, kw_only=True):
     """One remedy of a plan, in order of gain."""
 
@@ -211,6 +248,67 @@ class Replay(Record, frozen=True, kw_only=True):
     replayed_step_s: float
     error: float
     constants_s: float
+
+
+class StepCost(Record, frozen=True, kw_only=True):
+    """What one recorded step cost, as the mean over the devices that recorded it.
+
+    ``recording`` counts the recordings of a device that was recorded several times, from 0. A
+    step lasts from when the device was done with earlier steps (or the mark began, if later)
+    until it is done with this one. ``step_s`` = compute + communication + copy + empty = useful
+    + unexplained + sum of ``lost_s``, which is by cause.
+    """
+
+    recording: int
+    number: int
+    devices: int
+    step_s: float
+    compute_s: float
+    communication_s: float
+    copy_s: float
+    empty_s: float
+    useful_s: float
+    unexplained_s: float
+    lost_s: dict[str, float]
+
+
+class KernelCost(Record, frozen=True, kw_only=True):
+    """Device work of one name launched from one call path, per device.
+
+    ``path`` names ranges, modules and operators around the launch, outermost first; empty when
+    none is known. ``calls`` and ``seconds`` are per interior step, or of the whole window where
+    no step was marked; ``per_step_s`` are the seconds in each interior step, evenly thinned out.
+    """
+
+    path: list[str]
+    name: str
+    state: State
+    calls: float
+    seconds: float
+    per_step_s: list[float]
+
+
+class Kernels(Record, frozen=True, kw_only=True):
+    """The device work that takes most time, largest first, on the ``devices`` looked at.
+
+    ``steps`` is the number of interior steps, None when none was marked. ``left`` rows are not
+    listed; the largest of them takes ``largest_left_s`` seconds.
+    """
+
+    devices: int
+    steps: int | None
+    rows: list[KernelCost]
+    left: int
+    largest_left_s: float
+
+
+class Environment(Record, frozen=True, kw_only=True):
+    """What the evidence says of the job and its software; absent keys were not recorded."""
+
+    world_size: int | None
+    backend: str | None
+    versions: dict[str, str]
+    flags: dict[str, str]
 
 
 class TimelineSpan(Record, frozen=True, kw_only=True):
@@ -274,9 +372,13 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     ledger: list[LedgerRow]
     job: JobLedger | None = None
     findings: list[Finding]
+    observations: list[Observation] = []
     plan: Plan | None = None
     replay: Replay | None = None
     timeline: Timeline | None = None
+    step_costs: list[StepCost] = []
+    kernels: Kernels | None = None
+    environment: Environment | None = None
     not_judged: list[NotJudged] = []
     crashed: list[Crashed] = []
     notes: list[str] = []
@@ -306,13 +408,23 @@ class Diagnosis(Record, frozen=True, kw_only=True):
         """The part of unexplained_s that is likely work the recorder dropped."""
         return sum(d.unrecorded_s for d in self.devices)
 
+    @property
+    def recorded_s(self) -> float:
+        """Wall minus unrecorded time; where no device was traced, known time of sampled GPUs."""
+        if not self.devices and self.job is not None:
+            return self.job.wall_s - self.job.unknown_s
+        return self.wall_s - self.unrecorded_s
+
     def share_lost(self, prefix: str = "") -> float:
         """Share (0..1) of the recorded wall lost to causes whose id starts with ``prefix``.
 
-        The base is wall minus unrecorded time, as ``--fail-on`` uses it; 0 when nothing is left.
+        The base is ``recorded_s``, as ``--fail-on`` uses it; 0 when nothing is left.
         """
-        base = self.wall_s - self.unrecorded_s
-        lost = sum(r.lost_s for r in self.ledger if matches_cause(r.cause, prefix))
+        rows: Sequence[LedgerRow | JobRow] = self.ledger
+        if not self.devices and self.job is not None:
+            rows = self.job.ledger
+        base = self.recorded_s
+        lost = sum(r.lost_s for r in rows if matches_cause(r.cause, prefix))
         return lost / base if base > 0 else 0.0
 
     def to_json(self) -> str:

@@ -55,7 +55,7 @@ def settle(claims: dict[str, pl.DataFrame], states: States) -> Ledger:
     best = order[(end > start)[order] & (weight > 0)[order]]
     wanted = np.bincount(cause[best], weights=(end - start)[best] * weight[best] / 1e9)
     wanted_s = dict(zip(kinds.categories.to_list(), wanted.tolist(), strict=False))
-    claim, low, high = _winners(start[best], end[best])
+    claim, low, high = winners(start[best], end[best])
     won = _by_state(best[claim], low, high, states)
     return Ledger(_told(asked, won, window, weight, states), wanted_s)
 
@@ -100,7 +100,7 @@ def _window_of(asked: pl.DataFrame, states: States) -> Index:
     return np.asarray(found)
 
 
-def _winners(start: Ints, end: Ints) -> tuple[Index, Ints, Ints]:
+def winners(start: Ints, end: Ints) -> tuple[Index, Ints, Ints]:
     """(claim, from, to) of every won interval; claims are numbered best first."""
     if start.size == 0:
         return np.zeros(0, dtype=np.intp), start, end

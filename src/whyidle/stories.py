@@ -122,3 +122,18 @@ def clean_run(steps: int = 4) -> Evidence:
                 "ampere_gemm_tn", (max(at - 95, 2), max(at - 90, 6)), (max(at, 6), at + 250)
             )
     return story.evidence()
+
+
+def loader_run(frame: str, busy_us: int) -> Evidence:
+    """Three steps; in each the device waits 5 ms for the loader, ``busy_us`` of it in a frame."""
+    story = Story()
+    for number in range(3):
+        begin = number * 10_000
+        story.step(number, begin, begin + 10_000)
+        loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+        story.annotate(loader, begin, begin + 5000)
+        story.frame("train.py(12): fetch", begin + 100, begin + 4900)
+        story.frame(frame, begin + 500, begin + 500 + busy_us)
+        story.op("aten::conv2d", begin + 5000, begin + 5010)
+        story.launch("implicit_gemm", (begin + 5002, begin + 5008), (begin + 5008, begin + 10_000))
+    return story.evidence()

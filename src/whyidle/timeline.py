@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import msgspec
 import numpy as np
 import polars as pl
 
@@ -13,6 +16,9 @@ from whyidle.summary import device_name
 from whyidle.views import Views
 from whyidle.views.activity import COMMUNICATION, COPY, EMPTY, STATE_NAMES
 
+if TYPE_CHECKING:
+    from whyidle.leavings import Partial
+
 MOST_DEVICE_SPANS = 2000
 MOST_HOST_SPANS = 2500
 MOST_CLAIMS = 3000
@@ -21,17 +27,21 @@ WITHOUT_STEPS_NS = 200_000_000
 """Without step marks the stretch of this length that lost most is shown."""
 
 
-def timeline(ledger: Ledger, views: Views) -> Timeline | None:
-    """Spans and won claims of the step that lost most on the device that lost most."""
+def timeline(ledger: Ledger, views: Views) -> tuple[Timeline | None, int]:
+    """Spans and won claims of the step that lost most on the device that lost most.
+
+    With it, what that device lost, in parts of PARTS_PER_S.
+    """
     won = ledger.won
     if views.windows.height == 0:
-        return None
+        return None, 0
     sums = (
         won.group_by("window")
         .agg(pl.col("lost").sum())
         .sort("lost", "window", descending=[True, False])
     )
     number = sums["window"][0] if sums.height else 0
+    worst = int(sums["lost"][0]) if sums.height else 0
     place = views.windows.row(number, named=True)
     mine = won.filter(pl.col("window") == number)
     step, low, high = _worst(mine, views, place)
@@ -39,9 +49,9 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
     claims, claims_left = _claims(mine, low, high, views.origin_ns)
     claims += _unexplained(mine, views, number, low, high)
     cuts = [text for text in (left_out, claims_left) if text]
-    return Timeline(
+    drawn = Timeline(
         rank=place["rank"],
-        device=device_name(place["device"]),
+        device=_device(place["device"]),
         step=step,
         start_ns=low - views.origin_ns,
         end_ns=high - views.origin_ns,
@@ -49,6 +59,11 @@ def timeline(ledger: Ledger, views: Views) -> Timeline | None:
         claims=sorted(claims, key=lambda c: c.start_ns),
         capped="; ".join(cuts) or None,
     )
+    return drawn, worst
+
+
+def _device(device: int) -> int | str:
+    return device_name(device) or 0
 
 
 def _worst(mine: pl.DataFrame, views: Views, place: dict[str, int]) -> tuple[int | None, int, int]:
@@ -195,6 +210,27 @@ def _unexplained(
         )
         for start, end, state in sorted(found)
     ]
+
+
+def recoloured(job: Partial, alone: pl.DataFrame) -> Timeline | None:
+    """The timeline of a job, communication alone drawn as settled across ranks.
+
+    ``alone``: rows of leavings.ALONE.
+    """
+    drawn = job.timeline
+    if drawn is None or not alone.height:
+        return drawn
+    device = CPU_DEVICE if drawn.device == "cpu" else drawn.device
+    places = job.windows.with_row_index("window").filter(
+        pl.col("rank").eq_missing(drawn.rank) & (pl.col("device") == device)
+    )
+    mine = alone.filter(pl.col("window").is_in(places["window"].implode()))
+    low, high = drawn.start_ns + job.origin_ns, drawn.end_ns + job.origin_ns
+    told = mine.with_columns(pl.lit(1.0).alias("weight"))
+    claims, _ = _claims(told, low, high, job.origin_ns)
+    others = [c for c in drawn.claims if c.state != "communication" or c.cause is None]
+    both = sorted([*others, *claims], key=lambda c: c.start_ns)
+    return msgspec.structs.replace(drawn, claims=both)
 
 
 def _claims(

@@ -12,14 +12,7 @@ from whyidle.diagnosis import Diagnosis, matches_cause
 
 SCENARIOS = all_scenarios()
 FUSIBLE = "model_design.memory_bound_ops"
-ACROSS_RANKS = pytest.mark.xfail(
-    strict=True, reason="waiting is not yet traced to another rank: rank_imbalance, gc_jitter"
-)
 PLANTED = [name for name, scenario in SCENARIOS.items() if scenario.planted]
-MARKED = [
-    pytest.param(name, marks=ACROSS_RANKS) if name in ("straggler", "garbage") else name
-    for name in PLANTED
-]
 HEALTHY = [n for n, s in SCENARIOS.items() if not s.planted and not s.unrecorded]
 
 
@@ -38,7 +31,7 @@ def lost_to(diagnosis: Diagnosis, cause: str) -> float:
     return sum(r.lost_s for r in rows if matches_cause(r.cause, cause.rstrip(".")))
 
 
-@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize("name", PLANTED)
 def test_the_planted_cause_is_named_first_with_about_its_seconds(name: str, tmp_path: Path) -> None:
     scenario = SCENARIOS[name]
     diagnosis = diagnosed(scenario, tmp_path)
@@ -83,7 +76,6 @@ def test_kernels_that_were_not_recorded_are_not_called_lost(tmp_path: Path) -> N
     assert diagnosis.lost_s < 0.2 * diagnosis.wall_s
 
 
-@ACROSS_RANKS
 def test_of_four_ranks_the_late_one_is_named(tmp_path: Path) -> None:
     diagnosis = diagnosed(SCENARIOS["straggler"], tmp_path)
     worst = max(diagnosis.findings[0].where, key=lambda where: where.lost_s)

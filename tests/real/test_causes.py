@@ -66,9 +66,6 @@ def test_a_run_on_the_cpu_counts_gloo_transfers_as_communication() -> None:
     assert corpus.device_of(name).communication_s == pytest.approx(0.178778, rel=0.001)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="waiting is not yet split from moving when ranks are read together"
-)
 def test_ranks_read_together_wait_for_the_rank_that_comes_late() -> None:
     import whyidle
 

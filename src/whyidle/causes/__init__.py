@@ -17,7 +17,9 @@ from importlib.metadata import entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from whyidle.diagnosis import REASONS, Finding, Remedy, Status
+from msgspec import structs
+
+from whyidle.diagnosis import REASONS, Finding, Observation, Remedy, Sign, Status
 from whyidle.errors import Bug
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ class Cause:
     title: str
     status: Status
     needs: tuple[str, ...]
+    observes: tuple[str, ...]
+    waits: tuple[str, ...]
+    job_needs: tuple[str, ...]
     summary: str
     heads: dict[str, str]
 
@@ -46,6 +51,36 @@ class Cause:
     def reason(self) -> int:
         """Number 1..7 of the reason for low utilisation it belongs to."""
         return REASONS[self.id.split(".")[0]]
+
+    @property
+    def can_claim(self) -> bool:
+        """Whether it puts seconds on what it finds."""
+        return hasattr(self.module, "claims")
+
+    @property
+    def counts_seconds(self) -> bool:
+        """Whether seconds can be its own: by claims, or as a reason why ranks wait."""
+        return self.can_claim or bool(self.waits)
+
+    @property
+    def can_observe(self) -> bool:
+        """Whether it tells of signs without seconds."""
+        return hasattr(self.module, "observations")
+
+    @property
+    def can_claim_job(self) -> bool:
+        """Whether it puts seconds of sampled GPUs on what it finds, in the job ledger."""
+        return hasattr(self.module, "job_claims")
+
+    def job_claims(self, views: Views) -> pl.DataFrame:
+        """The intervals of sampled GPUs it says were lost; schema model.JOB_CLAIMS."""
+        found: pl.DataFrame = self.module.job_claims(views)
+        return found
+
+    def job_example(self) -> tuple[Evidence, float]:
+        """Tiny samples with a planted loss, and its seconds."""
+        found: tuple[Evidence, float] = self.module.job_example()
+        return found
 
     def claims(self, views: Views) -> pl.DataFrame:
         """The intervals it says were lost; schema model.CLAIMS."""
@@ -57,9 +92,28 @@ class Cause:
         found: list[Remedy] = self.module.remedies(finding, facts)
         return found
 
+    def observations(self, views: Views) -> list[Observation]:
+        """What it sees without seconds, most telling first."""
+        signs: list[Sign] = self.module.observations(views)
+        return [
+            Observation(
+                cause=self.id,
+                reason=self.reason,
+                title=self.title,
+                status=self.status,
+                **structs.asdict(sign),
+            )
+            for sign in signs
+        ]
+
     def example(self) -> tuple[Evidence, float]:
         """A tiny run with a planted loss, and its seconds."""
         found: tuple[Evidence, float] = self.module.example()
+        return found
+
+    def observed_example(self) -> tuple[Evidence, str]:
+        """Tiny evidence with a planted sign, and words that the observation must hold."""
+        found: tuple[Evidence, str] = self.module.observed_example()
         return found
 
 
@@ -91,7 +145,7 @@ def _discovered() -> tuple[dict[str, Cause], dict[str, str]]:
 
 def declared(name: str, module: ModuleType) -> Cause:
     """A cause from its module. Raises Bug when the module lacks what a cause must have."""
-    for needed in ("TITLE", "NEEDS", "claims", "remedies", "example"):
+    for needed in _parts(module):
         if not hasattr(module, needed):
             raise Bug(f"cause {name} ({module.__file__}) does not define {needed}")
     text = (module.__doc__ or "").strip()
@@ -100,10 +154,36 @@ def declared(name: str, module: ModuleType) -> Cause:
         module=module,
         title=module.TITLE,
         status=getattr(module, "STATUS", "preview"),
-        needs=tuple(module.NEEDS),
+        needs=tuple(getattr(module, "NEEDS", ())),
+        observes=tuple(getattr(module, "OBSERVES", ())),
+        waits=tuple(getattr(module, "WAITS", ())),
+        job_needs=tuple(getattr(module, "JOB_NEEDS", ())),
         summary=text.split("\n\n")[0].replace("\n", " "),
         heads=heads(text),
     )
+
+
+def _parts(module: ModuleType) -> list[str]:
+    """What the module must define: a cause claims seconds, tells of signs, or does both.
+
+    One that stands for reasons why ranks wait for a late one names them in ``WAITS`` (see
+    views.walk) and needs no ``claims``. One with ``job_claims`` claims seconds of sampled GPUs.
+    """
+    observing = ["OBSERVES", "observations", "observed_example"]
+    claiming = ["NEEDS", "claims", "remedies", "example"]
+    if hasattr(module, "job_claims"):
+        observing += ["JOB_NEEDS", "job_claims", "job_example", "remedies"]
+        if not hasattr(module, "observations"):
+            observing = observing[3:]
+        claims = claiming if hasattr(module, "claims") else []
+        return list(dict.fromkeys(["TITLE", *observing, *claims]))
+    if hasattr(module, "WAITS") and not hasattr(module, "claims"):
+        claiming.remove("claims")
+        if not hasattr(module, "observations"):
+            return ["TITLE", *claiming]
+    if not hasattr(module, "observations"):
+        return ["TITLE", *claiming]
+    return ["TITLE", *observing, *(claiming if hasattr(module, "claims") else [])]
 
 
 def heads(text: str) -> dict[str, str]:

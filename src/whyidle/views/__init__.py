@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,21 +14,36 @@ from whyidle.model import DEVICE_KINDS, Evidence
 from whyidle.views import activity as activity_view
 from whyidle.views import collectives as collectives_view
 from whyidle.views import kernels as kernels_view
+from whyidle.views import loading as loading_view
 from whyidle.views import windows as windows_view
+from whyidle.views.allocator import DeviceMemory, device_memories
 from whyidle.views.blame import (
     Feeders,
     blame_copies,
     blame_empty,
     blame_frame,
 )
-from whyidle.views.completeness import device_is_missing, notes, sampled_ranks
+from whyidle.views.completeness import (
+    device_is_missing,
+    holds_signs,
+    host_was_recorded,
+    notes,
+    recorded_range,
+    sampled_ranks,
+)
 from whyidle.views.cpu_run import cpu_activity, cpu_windows
+from whyidle.views.flights import Flights, flights
 from whyidle.views.host import Host, host
 from whyidle.views.nest import nest
 from whyidle.views.places import claims_of
 from whyidle.views.rules import all_rules
+from whyidle.views.sampled import Sampled, sampled
+from whyidle.views.sampled_matches import Match, matched, sampled_notes
+from whyidle.views.sampled_patterns import plateaus
 from whyidle.views.scene import Scene
 from whyidle.views.states import States, states
+
+STEP = ("number", "start_ns", "end_ns")
 
 Certainty = Callable[[pl.DataFrame, Host], pl.Series]
 
@@ -91,7 +107,8 @@ class Views:
     @property
     def _holes(self) -> bool:
         """Whether what lies between recorded operators may be anything."""
-        return bool(self.sampled_ranks) or device_is_missing(self.evidence)
+        silent = self.has_device and not host_was_recorded(self.evidence)
+        return bool(self.sampled_ranks) or device_is_missing(self.evidence) or silent
 
     @cached_property
     def feeders(self) -> Feeders:
@@ -99,13 +116,16 @@ class Views:
         calls = self.activity.filter(pl.col("caller").is_not_null())
         counts = calls.group_by("rank", "source", "caller").len()
         counts = counts.sort("len", "caller", descending=[True, False])
+        callers: dict[tuple[int | None, int], list[int]] = {}
+        for rank, source, caller in counts.select("rank", "source", "caller").iter_rows():
+            callers.setdefault((rank, source), []).append(caller)
+        marked = self.marks.unique(["rank", "source"], keep="first", maintain_order=True)
+        marking = {(r, s): t for r, s, t in marked.select("rank", "source", "thread").iter_rows()}
         stepping: dict[int, int] = {}
         others: dict[int, list[int]] = {}
-        for window, row in enumerate(self.windows.iter_rows(named=True)):
-            here = pl.col("rank").eq_missing(row["rank"]) & (pl.col("source") == row["source"])
-            mine = counts.filter(here)["caller"].to_list()
-            marked = self.marks.filter(here)["thread"].to_list()
-            first = marked[:1] or mine[:1]
+        for window, place in enumerate(self.windows.select("rank", "source").iter_rows()):
+            mine = callers.get(place, [])
+            first = [marking[place]] if place in marking else mine[:1]
             if first:
                 stepping[window] = first[0]
             others[window] = list(dict.fromkeys([*first, *mine]))
@@ -120,6 +140,42 @@ class Views:
     def exposed(self) -> pl.DataFrame:
         """Stretches of communication alone, with their collective; see views.collectives."""
         return collectives_view.exposed(self)
+
+    @cached_property
+    def loading(self) -> pl.DataFrame:
+        """What the loader did while the device waited for it; see views.loading."""
+        return loading_view.loading(self)
+
+    @property
+    def waited_for_loader_ms(self) -> float:
+        """Milliseconds of empty device time blamed on the loader, over all devices."""
+        rows = self.blame.filter(pl.col("activity") == "loader")
+        return int((rows["end_ns"] - rows["start_ns"]).sum()) / 1e6
+
+    @cached_property
+    def memories(self) -> list[DeviceMemory]:
+        """What memory snapshots tell of every device; see views.allocator."""
+        return device_memories(self.evidence)
+
+    @cached_property
+    def flights(self) -> Flights:
+        """What the flight recorders of all ranks say together; see views.flights."""
+        return flights(self.evidence)
+
+    @cached_property
+    def sampled(self) -> Sampled:
+        """What samples say of each GPU over time; see views.sampled."""
+        return sampled(self.evidence)
+
+    @cached_property
+    def plateaus(self) -> pl.DataFrame:
+        """Stretches of sampled GPUs at exactly zero; see views.sampled_patterns."""
+        return plateaus(self.sampled)
+
+    @cached_property
+    def matches(self) -> dict[int, Match]:
+        """The traced device of each sampled GPU, by number, where that is known."""
+        return matched(self)
 
     @cached_property
     def has_device(self) -> bool:
@@ -142,6 +198,10 @@ class Views:
     @cached_property
     def _range(self) -> tuple[int, int]:
         bounds = self.windows
+        if bounds.height == 0:
+            low, high = recorded_range(self.evidence)
+            begins = self.sampled.gpus["start_ns"].to_list()
+            return min([low, *begins]), high
         return int(bounds["start_ns"].to_numpy().min()), int(bounds["end_ns"].to_numpy().max())
 
     @property
@@ -156,11 +216,22 @@ class Views:
         """The earliest start of a window; instants in a diagnosis count from here."""
         return self._range[0]
 
+    @property
+    def end_ns(self) -> int:
+        """The latest end of a window."""
+        return self._range[1]
+
     def steps_of(self, rank: int | None, source: int) -> pl.DataFrame:
         """number, start_ns, end_ns of the steps of a rank in one source."""
-        mine = pl.col("rank").eq_missing(rank) & (pl.col("source") == source)
-        steps = self.marks.filter(mine).select("number", "start_ns", "end_ns")
-        return steps.sort("start_ns")
+        steps = self._steps_by_place.get((rank, source))
+        return self.marks.clear().select(STEP) if steps is None else steps
+
+    @cached_property
+    def _steps_by_place(self) -> dict[tuple[Any, ...], pl.DataFrame]:
+        """The steps of every (rank, source)."""
+        steps = self.marks.select("rank", "source", *STEP).sort("start_ns", maintain_order=True)
+        parts = steps.partition_by("rank", "source", as_dict=True, include_key=False)
+        return dict(parts)
 
     @cached_property
     def sampled_ranks(self) -> list[int | None]:
@@ -177,8 +248,8 @@ class Views:
         return [int(nanoseconds) / 1e9 for nanoseconds in total]
 
     def check(self) -> None:
-        """Raise NothingRecorded when there is nothing to judge."""
-        if self.windows.height:
+        """Raise NothingRecorded when there is nothing to judge or to tell of."""
+        if self.windows.height or holds_signs(self.evidence):
             return
         path = self.evidence.sources[0].path if self.evidence.sources else "the evidence"
         raise NothingRecorded(
@@ -191,4 +262,4 @@ class Views:
     @cached_property
     def notes(self) -> list[str]:
         """What a reader of the report should know about the evidence as a whole."""
-        return notes(self)
+        return [*notes(self), *sampled_notes(self)]

@@ -92,6 +92,7 @@ _WRAPPER = re.compile(
 )
 _COLLECTIVE = re.compile(
     r"^(c10d::|nccl:|rccl:|hccl:|gloo:|mpi:|record_param_comms$|_c10d_functional::)"
+    r"|^p?(nccl|rccl)(All|Reduce|Broadcast|Send|Recv|Group|Scatter|Gather)"  # its own NVTX ranges
 )
 _PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): |^PyTorch Profiler")
 _COLLECTOR = re.compile(r"^<built-in function collect>$|^gc\.collect")
@@ -132,6 +133,8 @@ def own_activity(kind: str, name: str) -> str:
     """What a host span of this kind and name is about, seen on its own."""
     if kind == "runtime":
         return _runtime(name)
+    if kind == "system":
+        return "nothing"
     if kind == "overhead":
         return "warm_up" if _LAZY.search(name) else "profiler"
     for rule, activity in _SCOPES:

@@ -8,6 +8,8 @@ import polars as pl
 
 from whyidle.model import DEVICE_KINDS, Evidence
 from whyidle.views import names
+from whyidle.views.recorders import said_of
+from whyidle.views.step_ranges import said
 
 if TYPE_CHECKING:
     from whyidle.views import Views
@@ -31,10 +33,16 @@ def sampled_ranks(evidence: Evidence) -> list[int | None]:
 
 def notes(views: Views) -> list[str]:
     """Sentences for the report, most important first."""
-    found = []
+    found: list[str] = []
+    if views.windows.height == 0:
+        return found
+    launched = bool(views.activity["launch"].is_not_null().any())
+    theirs = said_of(views.evidence, launched=launched, stepped=views.marks.height > 0)
     if not views.has_device:
         found.append(_without_device(views))
-    elif not views.activity["launch"].is_not_null().any():
+    elif theirs is not None:
+        return theirs + said(views.evidence, views.marks)
+    elif not launched:
         found.append(
             "No call that launched device work was recorded, so empty time has no cause here. "
             "Record with ProfilerActivity.CPU as well."
@@ -49,7 +57,7 @@ def notes(views: Views) -> list[str]:
             "No steps were marked; everything recorded is judged as one stretch. Call "
             "prof.step() after each training step to get figures per step."
         )
-    return found
+    return found + said(views.evidence, views.marks)
 
 
 def device_is_missing(evidence: Evidence) -> bool:
@@ -64,6 +72,11 @@ def device_is_missing(evidence: Evidence) -> bool:
     )
 
 
+def host_was_recorded(evidence: Evidence) -> bool:
+    """Whether operators or annotations were recorded, not only calls that launch work."""
+    return bool(evidence.table("spans")["kind"].is_in(["op", "annotation"]).any())
+
+
 def _without_device(views: Views) -> str:
     gpu_job = device_is_missing(views.evidence) or bool(views.facts.devices)
     seen = (
@@ -76,3 +89,31 @@ def _without_device(views: Views) -> str:
         "stepping thread. A trace recorded with ProfilerActivity.CUDA on the GPU would show when "
         "the GPU idles and why."
     )
+
+
+SIGNS = ("samples", "settings", "collectives", "groups", "memory_blocks", "allocations", "links")
+"""Tables that tell something without any recorded work."""
+
+INSTANTS = {
+    "samples": ("t_ns",),
+    "allocations": ("t_ns",),
+    "collectives": ("created_ns", "started_ns", "completed_ns"),
+}
+"""Columns of them that hold instants."""
+
+
+def holds_signs(evidence: Evidence) -> bool:
+    """Whether the evidence tells something though no work was recorded."""
+    return any(evidence.has(name) for name in SIGNS)
+
+
+def recorded_range(evidence: Evidence) -> tuple[int, int]:
+    """First and last instant of evidence without recorded work; (0, 0) when it has no clock."""
+    found: list[int] = []
+    for name, columns in INSTANTS.items():
+        for column in columns:
+            times = evidence.table(name)[column].drop_nulls()
+            found += (
+                [int(times.to_numpy().min()), int(times.to_numpy().max())] if len(times) else []
+            )
+    return (min(found), max(found)) if found else (0, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from whyidle.intervals import Index
+from whyidle.intervals import Index, Ints
 from whyidle.views import names
 from whyidle.views.activities import CODE
 from whyidle.views.blame import Segments
@@ -51,20 +51,37 @@ def _first_iteration_only(found: Segments, scene: Scene) -> npt.NDArray[np.bool_
 
     Iterations end at step marks, else at the optimizer's steps.
     """
-    none = np.zeros(found.start.size, dtype=bool)
-    optimizer = scene.spans_named("annotation", _STEP)
-    for window in range(scene.states.windows.height):
-        ends = scene.mark_positions(window)[1]
-        if ends.size < MANY_ITERATIONS:
-            ends = np.sort(scene.host_positions(scene.of_rank(optimizer, window), window)[1])
-        mine = (found.activity == CODE["allocator"]) & (scene.pieces.group[found.piece] == window)
-        took = np.where(mine, found.end - found.start, 0)
-        if ends.size < MANY_ITERATIONS or not took.any():
-            continue
-        early = mine & (found.start < ends[0])
-        if took[early].sum() >= GROWTH_SHARE * took.sum():
-            none |= early
-    return none
+    count = scene.states.windows.height
+    window, _, ends = scene.mark_positions
+    steps, first = np.bincount(window, minlength=count), _first(window, ends, count)
+    optimizer, stepping = scene.in_windows(scene.spans_named("annotation", _STEP))
+    finished = scene.host_positions(optimizer, stepping)[1]
+    unmarked = steps < MANY_ITERATIONS
+    steps = np.where(unmarked, np.bincount(stepping, minlength=count), steps)
+    first = np.where(unmarked, _least(stepping, finished, count), first)
+    group = scene.pieces.group[found.piece]
+    mine = (found.activity == CODE["allocator"]) & (steps >= MANY_ITERATIONS)[group]
+    early = mine & (found.start < first[group])
+    took = np.where(mine, found.end - found.start, 0)
+    total, before = np.zeros((2, count), dtype=np.int64)
+    np.add.at(total, group, took)
+    np.add.at(before, group[early], took[early])
+    grows = (total > 0) & (before >= GROWTH_SHARE * total)
+    return np.asarray(early & grows[group])
+
+
+def _first(group: Index, values: Ints, count: int) -> Ints:
+    """Per group the first of its values; the largest integer for a group without any."""
+    found = np.full(count, np.iinfo(np.int64).max)
+    found[group[::-1]] = values[::-1]
+    return found
+
+
+def _least(group: Index, values: Ints, count: int) -> Ints:
+    """Per group the smallest of its values; the largest integer for a group without any."""
+    found = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(found, group, values)
+    return found
 
 
 def _may_wait(name: str) -> bool:
@@ -76,8 +93,11 @@ def _by_name(hosts: pl.DataFrame) -> Index:
 
     An operator seen only once proves nothing; a runtime call seen only once is set-up.
     """
-    used = hosts.filter(pl.col("kind").is_in(["op", "runtime"])).sort("begin")
-    firsts = used.group_by("rank", "kind", "name", maintain_order=True).agg(
+    keys = ["rank", "kind", "name"]
+    used = hosts.filter(pl.col("kind").is_in(["op", "runtime"]))
+    slow = used.filter(pl.col("took") > SLOW_NS).select(keys).unique()
+    used = used.join(slow, on=keys, how="semi", nulls_equal=True).sort("begin")
+    firsts = used.group_by(keys, maintain_order=True).agg(
         pl.col("index").first(),
         pl.col("took").first(),
         pl.col("took").slice(1).median().alias("later"),
@@ -91,7 +111,6 @@ def _by_name(hosts: pl.DataFrame) -> Index:
 def _by_kernel(hosts: pl.DataFrame, scene: Scene) -> Index:
     """First launches of a kernel that outlast the median call of their name by far."""
     calls = hosts.filter(pl.col("kind") == "runtime")
-    calls = calls.with_columns(pl.col("took").median().over("rank", "name").alias("usual"))
     kernels = scene.activity.filter(pl.col("kind") == "kernel").select(
         pl.col("launch").alias("row"), pl.col("name").alias("kernel")
     )
@@ -99,6 +118,10 @@ def _by_kernel(hosts: pl.DataFrame, scene: Scene) -> Index:
         calls.join(kernels.drop_nulls(), on="row")
         .sort("begin")
         .unique(["rank", "kernel"], keep="first", maintain_order=True)
+        .filter(pl.col("took") > SLOW_NS)
     )
-    slow = (pl.col("took") > SLOW_NS) & (pl.col("took") > SLOW_RATIO * pl.col("usual"))
-    return first.filter(slow)["index"].to_numpy()
+    keys = ["rank", "name"]
+    alike = calls.join(first, on=keys, how="semi", nulls_equal=True)
+    usual = alike.group_by(keys).agg(pl.col("took").median().alias("usual"))
+    first = first.join(usual, on=keys, nulls_equal=True, maintain_order="left")
+    return first.filter(pl.col("took") > SLOW_RATIO * pl.col("usual"))["index"].to_numpy()

@@ -133,9 +133,11 @@ def _launched_by(found: pl.DataFrame, views: Views) -> pl.DataFrame:
     call = np.where(found["launch"].is_null().to_numpy(), -1, call).astype(np.intp)
     own = nearest(host.nest, (spans["kind"] == "op").to_numpy())
     op = np.where(call >= 0, own[np.maximum(call, 0)], -1) if own.size else call * 0 - 1
-    op = np.where(op >= 0, op, _by_external(found, views))
-    table = views.evidence.table("spans").select("row", "shapes", "types")
-    shaped = spans.select("row").join(table, on="row", how="left", maintain_order="left")
+    loose = np.flatnonzero(op < 0)
+    if loose.size:
+        op[loose] = _by_external(found[loose], views)
+    table = views.evidence.table("spans").select("shapes", "types")
+    shaped = table[spans["row"]]  # row N of the evidence stands at N
     bearing = nearest(host.nest, shaped["shapes"].is_not_null().to_numpy())
     shape = np.where(op >= 0, bearing[np.maximum(op, 0)], -1) if bearing.size else op
     stepping = host.activity == CODE["optimizer"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
+
+from whyidle.views.recorders import record_with
 
 if TYPE_CHECKING:
     from whyidle.model import DeviceInfo
@@ -34,12 +36,28 @@ def _host(views: Views) -> bool:
     return bool(views.evidence.table("spans")["kind"].is_in(["op", "annotation"]).any())
 
 
+def _frames(views: Views) -> bool:
+    return bool((views.evidence.table("spans")["kind"] == "python").any())
+
+
 def _ops(views: Views) -> bool:
     return bool((views.evidence.table("spans")["kind"] == "op").any())
 
 
 def _column(name: str) -> Callable[[Views], bool]:
     return lambda views: bool(views.evidence.table("spans")[name].is_not_null().any())
+
+
+def _table(name: str) -> Callable[[Views], bool]:
+    return lambda views: views.evidence.has(name)
+
+
+def _series(views: Views) -> bool:
+    return views.sampled.gpus.height > 0
+
+
+def _read(*metrics: str) -> Callable[[Views], bool]:
+    return lambda views: _series(views) and views.sampled.has(*metrics)
 
 
 def _judged(views: Views) -> list[DeviceInfo]:
@@ -60,6 +78,10 @@ def _blame(views: Views) -> bool:
     return _host(views) and (_launched(views) or not views.has_device)
 
 
+def _calls(views: Views) -> bool:
+    return _blame(views) or _launched(views)
+
+
 def _work(views: Views) -> bool:
     return views.windows.height > 0
 
@@ -74,14 +96,25 @@ def _alignment(views: Views) -> bool:
 
 
 _PROFILE = "torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+_SAMPLER = (
+    "nvidia-smi --query-gpu=timestamp,index,uuid,name,utilization.gpu,memory.used,memory.total,"
+    "power.draw,power.limit,clocks.sm,clocks.max.sm --format=csv -l 1"
+)
 _LISTS = "torch that lists the GPU in the trace (deviceProperties)"
+PEERS = Need(
+    "the same collectives as other ranks saw them",
+    "the same steps on every rank, each into its own file, and whyidle diagnose FOLDER",
+    lambda views: False,  # only the ranks together can tell
+)
 NEEDS: dict[str, Need] = {
+    "peers": PEERS,
     "device": Need("device activity", f"{_PROFILE})", _device),
     "launches": Need(
         "launch records that join device work to host calls", f"{_PROFILE})", _launched
     ),
     "host": Need("host operators or annotations", f"{_PROFILE})", _host),
     "blame": Need("host activity with launches", f"{_PROFILE})", _blame),
+    "calls": Need("calls that launch device work", f"{_PROFILE})", _calls),
     "ops": Need("framework operators", f"{_PROFILE})", _ops),
     "steps": Need(
         "step marks", f"{_PROFILE}, schedule=...) and prof.step() after each step", _steps
@@ -98,13 +131,55 @@ NEEDS: dict[str, Need] = {
         f"{_PROFILE}, record_shapes=True)",
         _alignment,
     ),
+    "frames": Need("Python frames", f"{_PROFILE}, with_stack=True)", _frames),
+    "samples": Need(
+        "readings of the GPU over time",
+        "nvidia-smi --query-gpu=timestamp,index,utilization.gpu,power.draw,clocks.sm --format=csv "
+        "-l 1",
+        _table("samples"),
+    ),
+    "series": Need("a series of readings with times", _SAMPLER, _series),
+    "sampled_memory": Need("readings of memory in use", _SAMPLER, _read("memory_used")),
+    "sampled_clocks": Need(
+        "readings of the SM clock and its maximum", _SAMPLER, _read("sm_clock", "sm_clock_max")
+    ),
+    "sampled_power": Need("readings of power", _SAMPLER, _read("power")),
+    "sampled_sms": Need(
+        "readings of how many multiprocessors were active",
+        "dcgmi dmon -e 203,1002,1003,1004,1005 -d 1000, or a Prometheus scrape of dcgm-exporter",
+        _read("sm_active"),
+    ),
+    "settings": Need("the GPU's settings", "nvidia-smi -q -x", _table("settings")),
+    "links": Need("how the GPUs are connected", "nvidia-smi topo -m", _table("links")),
+    "memory_blocks": Need(
+        "a snapshot of the CUDA memory allocator",
+        "torch.cuda.memory._record_memory_history() before the steps and "
+        "torch.cuda.memory._dump_snapshot(file) after them",
+        _table("memory_blocks"),
+    ),
+    "allocations": Need(
+        "a history of CUDA memory",
+        "torch.cuda.memory._record_memory_history() before the steps and "
+        "torch.cuda.memory._dump_snapshot(file) after them",
+        _table("allocations"),
+    ),
+    "collectives": Need(
+        "dumps of the NCCL flight recorder",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 in every rank's "
+        "environment",
+        _table("collectives"),
+    ),
 }
 """Capability -> what it is. Any other need is the name of a table of the evidence."""
 
 
 def missing(views: Views, needs: tuple[str, ...]) -> list[Need]:
     """The needs that this evidence does not meet, in the order given."""
-    return [need for need in map(_need, needs) if not need.present(views)]
+    lacking = [(name, need) for name in needs if not (need := _need(name)).present(views)]
+    return [
+        replace(need, record_with=record_with(views.evidence, name, need.record_with))
+        for name, need in lacking
+    ]
 
 
 def _need(name: str) -> Need:

@@ -7,6 +7,7 @@ scope make some overlap partly; a span that outlasts the one it began in is cut 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +39,16 @@ class Nest:
 
     def index_of(self, rows: npt.NDArray[np.uint32]) -> Index:
         """Positions of span rows in the nest; -1 for rows that are not host spans in it."""
+        known = rows < self._places.size
+        return np.where(known, self._places[np.where(known, rows, 0)], -1).astype(np.intp)
+
+    @cached_property
+    def _places(self) -> npt.NDArray[np.int32]:
+        """Position in the nest by row, -1 for rows that are not in it; rows count from 0."""
         own = self.spans["row"].to_numpy()
-        order = np.argsort(own, kind="stable")
-        found = np.searchsorted(own[order], rows)
-        found = np.minimum(found, max(own.size - 1, 0))
-        if own.size == 0:
-            return np.full(rows.shape, -1, dtype=np.intp)
-        return np.where(own[order][found] == rows, order[found], -1).astype(np.intp)
+        places = np.full(int(own.max(initial=0)) + 1, -1, dtype=np.int32)
+        places[own] = np.arange(own.size)
+        return places
 
 
 def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
@@ -59,8 +63,7 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
         "row", "source", "rank", "thread", "kind", "name", "stack",
         pl.col("start_ns").clip(lower_bound=low_ns), pl.col("end_ns").clip(upper_bound=high_ns),
     )  # fmt: skip
-    keys = ["thread", "start_ns", "end_ns"]
-    spans = spans.sort(keys, descending=[False, False, True], maintain_order=True)
+    spans = _by_thread(spans, low_ns)
     thread = spans["thread"].to_numpy().astype(np.uint32)
     every = evidence.table("spans")["thread"].drop_nulls().to_numpy()
     threads = int(every.max()) + 1 if every.size else 0
@@ -73,6 +76,24 @@ def nest(evidence: Evidence, low_ns: int, high_ns: int) -> Nest:
     parent, depth, levels, end = _levels(start, end)
     spans = spans.drop("start_ns", "end_ns")
     return Nest(spans, axis, thread, start, end, parent, depth, levels, edges)
+
+
+def _by_thread(spans: pl.DataFrame, low_ns: int) -> pl.DataFrame:
+    """In order of thread and start, longest first; ``low_ns`` is the earliest start.
+
+    Spans come in order of their start, longest first, but for those that were cut to ``low_ns``.
+    """
+    thread, start, end = (spans[c].to_numpy() for c in ("thread", "start_ns", "end_ns"))
+    later, same = start[1:] > start[:-1], start[1:] == start[:-1]
+    if not np.all(later | (same & (end[1:] <= end[:-1])) | (start[1:] == low_ns)):
+        keys = ["thread", "start_ns", "end_ns"]
+        return spans.sort(keys, descending=[False, False, True], maintain_order=True)
+    few = thread.size == 0 or int(thread.max()) < 1 << 16
+    order = np.argsort(thread.astype(np.uint16) if few else thread, kind="stable")
+    cut = np.flatnonzero(start[order] == low_ns)
+    rows = order[cut]
+    order[cut] = rows[np.lexsort((-end[rows], thread[rows]))]
+    return spans[order]
 
 
 def _freed(spans: pl.DataFrame, start: Ints, end: Ints) -> Ints:

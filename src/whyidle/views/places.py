@@ -8,6 +8,7 @@ import polars as pl
 from whyidle.intervals import Index
 from whyidle.model import CLAIMS, frame
 from whyidle.views.host import Host, is_user_frame, split_frame
+from whyidle.views.step_ranges import STEP_NAME
 
 PYTHON = ("python", "nothing", "collector")
 SCOPED = (
@@ -79,9 +80,9 @@ def _between(op: pl.Series, blame: pl.DataFrame, host: Host, rows: Index) -> pl.
             "after": _gather(nest.spans["name"], after_).cast(pl.String),
         }
     )
-    scope = pl.when(
-        (pl.col("kind") == "annotation") & ~pl.col("own").str.starts_with("ProfilerStep#")
-    ).then(pl.col("own"))
+    scope = pl.when((pl.col("kind") == "annotation") & ~pl.col("own").str.contains(STEP_NAME)).then(
+        pl.col("own")
+    )
     around = pl.concat_str(
         pl.lit("Python between "), pl.col("before").fill_null("the start"), pl.lit(" and "),
         pl.col("after").fill_null("the end"),

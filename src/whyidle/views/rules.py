@@ -16,7 +16,7 @@ from whyidle.intervals import Index, Ints, overlap_ns
 from whyidle.views import names
 from whyidle.views.activities import CODE, DISPATCH, READS
 from whyidle.views.activity import EMPTY
-from whyidle.views.blame import Segments, gathered, joined
+from whyidle.views.blame import Segments, joined
 from whyidle.views.first_use import first_use
 from whyidle.views.host import Codes, Host
 from whyidle.views.launch_blocking import blocking_calls, launch_blocking
@@ -74,23 +74,39 @@ def profiler_start(found: Segments, scene: Scene) -> Segments:
 
     So is the tail of the last step in which nothing at all was recorded.
     """
-    nest = scene.host.nest
-    calls = np.flatnonzero((nest.spans["kind"] == "runtime").to_numpy())
-    hit = np.zeros(found.start.size, dtype=bool)
-    ranks = scene.rank_code(nest.spans["rank"])
-    begins = nest.axis.take(nest.start, nest.thread)
-    codes = nest.spans["name"].to_physical().to_numpy()
-    for rank in np.unique(ranks[calls]):
-        own = calls[ranks[calls] == rank]
-        first = own[np.argmin(begins[own])]
-        took = nest.end[own] - nest.start[own]
-        lasted = int(nest.end[first] - nest.start[first])
-        alike = took[(own != first) & (codes[own] == codes[first])]  # the same call, later
-        usual = 2 * int(alike.max(initial=0))
-        if lasted > max(OUTLIER_NS, usual, OUTLIER_RATIO * max(float(np.median(took)), 1.0)):
-            hit |= found.span == first
+    hit = np.isin(found.span, _outlying_first_calls(scene))
     silent, cut = _silent_tail(found, scene)
     return found.with_activity(hit | silent, "profiler").with_activity(cut, "unknown")
+
+
+def _outlying_first_calls(scene: Scene) -> Index:
+    """The first runtime call of each rank, where it outlasts the rank's others by far."""
+    nest = scene.host.nest
+    calls = np.flatnonzero((nest.spans["kind"] == "runtime").to_numpy())
+    if not calls.size:
+        return calls
+    rank = scene.rank_code(nest.spans["rank"])[calls]
+    begins = nest.axis.take(nest.start[calls], nest.thread[calls])
+    calls, rank = (column[np.lexsort((begins, rank))] for column in (calls, rank))
+    begin = np.flatnonzero(np.concatenate([[True], rank[1:] != rank[:-1]]))
+    number = np.repeat(np.arange(begin.size), np.diff(np.append(begin, rank.size)))
+    took = nest.end[calls] - nest.start[calls]
+    codes = nest.spans["name"].to_physical().to_numpy()[calls]
+    later = np.zeros(begin.size, dtype=NS)  # the longest later call of the same name
+    alike = codes == codes[begin][number]
+    alike[begin] = False
+    np.maximum.at(later, number[alike], took[alike])
+    usual = OUTLIER_RATIO * np.maximum(_medians(took, number), 1.0)
+    least = np.maximum(np.maximum(usual, OUTLIER_NS), 2 * later)
+    return np.asarray(calls[begin[took[begin] > least]])
+
+
+def _medians(values: Ints, group: Index) -> npt.NDArray[np.float64]:
+    """The median of each group; groups are 0.. without a hole, in order."""
+    ordered = values[np.lexsort((values, group))]
+    count = np.bincount(group)
+    first = np.cumsum(count) - count
+    return np.asarray((ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2)
 
 
 def profiler_buffers(found: Segments, scene: Scene) -> Segments:
@@ -105,23 +121,30 @@ def _silent_tail(
     """The tail without a record; and the same where it outlasts all before it: a record cut off."""
     nest = scene.host.nest
     tail = scene.pieces.ender[found.piece] < 0
-    quiet = np.zeros(found.start.size, dtype=bool)
-    longer = np.zeros(found.start.size, dtype=bool)
     if scene.marks.height == 0 or not nest.start.size:
-        return quiet, longer
-    marks = np.isin(nest.spans["row"].to_numpy(), scene.marks["row"].to_numpy())
+        nowhere = np.zeros(found.start.size, dtype=bool)
+        return nowhere, nowhere
+    states = scene.states
+    own = ~np.isin(nest.spans["row"].to_numpy(), scene.marks["row"].to_numpy())
+    ranks, mine = np.unique(scene.rank_code(states.windows["rank"]), return_inverse=True)
+    code = scene.rank_code(nest.spans["rank"])
+    own &= np.isin(code, ranks)
+    low, high = (states.windows[name].to_numpy() for name in ("start_ns", "end_ns"))
+    # what a rank did after its own windows is none of theirs, however long others were recorded
+    closes = np.full(ranks.size, np.iinfo(NS).min)
+    np.maximum.at(closes, mine, high)
+    place = np.minimum(np.searchsorted(ranks, code), ranks.size - 1)
+    own &= nest.axis.take(nest.start, nest.thread) < closes[place]
+    last = np.full(ranks.size, np.iinfo(NS).min)
     ends = nest.axis.take(nest.end, nest.thread)
-    ranks = scene.rank_code(nest.spans["rank"])
-    for window, rank in enumerate(scene.rank_code(scene.states.windows["rank"])):
-        own = (ranks == rank) & ~marks
-        room = scene.states.windows.row(window, named=True)
-        low, high = room["start_ns"], room["end_ns"]
-        last = max(int(ends[own].max()), low) if own.any() else low
-        edges = np.array([low, last, high], dtype=NS)
-        begin, at, end = scene.states.axis.put(np.full(3, window), edges)
-        mine = scene.pieces.group[found.piece] == window
-        quiet |= mine & (found.start >= at)
-        longer |= mine & (end - found.start > found.start - begin)
+    np.maximum.at(last, place[own], ends[own])
+    every = np.arange(low.size)
+    begin, at, end = (
+        states.axis.put(every, edge) for edge in (low, np.maximum(last[mine], low), high)
+    )
+    window = scene.pieces.group[found.piece]
+    quiet = found.start >= at[window]
+    longer = end[window] - found.start > found.start - begin[window]
     quiet &= tail & (found.activity == CODE["nothing"])
     return quiet & ~longer, quiet & longer
 
@@ -175,13 +198,9 @@ def _reads(scene: Scene) -> pl.Series:
 
 
 def _crosses_step(scene: Scene) -> npt.NDArray[np.bool_]:
-    crossed = np.zeros(scene.pieces.start.size, dtype=bool)
-    for window in range(scene.states.windows.height):
-        at = scene.mark_positions(window)[0]
-        after = np.searchsorted(at, scene.pieces.end, "left")
-        inside = after > np.searchsorted(at, scene.pieces.start, "right")
-        crossed |= inside & (scene.pieces.group == window)
-    return crossed
+    begins = np.sort(scene.mark_positions[1])
+    after = np.searchsorted(begins, scene.pieces.end, "left")
+    return np.asarray(after > np.searchsorted(begins, scene.pieces.start, "right"))
 
 
 def python_loop(found: Segments, scene: Scene) -> Segments:
@@ -190,20 +209,35 @@ def python_loop(found: Segments, scene: Scene) -> Segments:
     spans = host.nest.spans
     tops = np.flatnonzero(host.operator == np.arange(host.operator.size))
     tiny = names.matching(spans["name"], _INDEXING.search).to_numpy()
-    steps = max(scene.marks.height, 1)
-    if tops.size == 0 or tiny[tops].sum() < LOOP_CALLS * steps or tiny[tops].mean() < LOOP_SHARE:
+    rank, of_window, of_step = scene.ranks
+    count = max((int(numbers.max(initial=-1)) + 1 for numbers in scene.ranks), default=0)
+    steps = np.maximum(np.bincount(of_step, minlength=count), 1)
+    calls = np.bincount(rank[tops], minlength=count)
+    few = np.bincount(rank[tops[tiny[tops]]], minlength=count)
+    loops = (few >= LOOP_CALLS * steps) & (few >= LOOP_SHARE * calls)
+    if not loops.any():
         return found
     inside = np.zeros(host.operator.size, dtype=bool)
-    inside[tops[_amid(tiny[tops])]] = True
+    inside[tops[_amid(tiny[tops], rank[tops])]] = True
+    inside &= loops[rank]
     operator = np.where(found.span >= 0, host.operator[found.span], -1)
     looped = (operator >= 0) & inside[np.maximum(operator, 0)]
     soft = np.isin(found.activity, [CODE[a] for a in ("op", "launch", "python", "nothing")])
     between = (operator < 0) & (found.activity != CODE["op"])
+    between &= loops[of_window[scene.pieces.group[found.piece]]]
     return found.with_activity(soft & (looped | between), "python_loop")
 
 
-def _amid(tiny: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Operators between two tiny ones in a neighbourhood where those are frequent."""
+def _amid(tiny: npt.NDArray[np.bool_], rank: Index) -> npt.NDArray[np.bool_]:
+    """Operators between two tiny ones of their rank, where those are frequent around them."""
+    apart = np.cumsum(np.diff(rank, prepend=rank[:1]) != 0) * 2 * LOOP_WIDTH
+    at = np.arange(tiny.size) + apart
+    spread = np.zeros(tiny.size + int(apart[-1]), dtype=bool)
+    spread[at] = tiny
+    return _amid_one(spread)[at]
+
+
+def _amid_one(tiny: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     near = np.convolve(tiny, np.ones(LOOP_WIDTH), mode="same") >= LOOP_SHARE * LOOP_WIDTH
     index = np.arange(tiny.size)
     last = np.maximum.accumulate(np.where(tiny, index, -LOOP_WIDTH))
@@ -225,11 +259,18 @@ def empty_cache(found: Segments, scene: Scene) -> Segments:
     explicit = host.activity[frees] == CODE["empty_cache"]
     frees = frees[(host.operator[frees] < 0) | explicit]
     at = host.nest.axis.take(host.nest.start[frees], host.nest.thread[frees])
-    starts = scene.marks.sort("start_ns")["start_ns"].to_numpy()
-    hit = np.unique(np.searchsorted(starts, at, side="right"))
-    if starts.size > 1 and np.count_nonzero(hit > 0) >= max(2, starts.size / 2):
-        return found.with_activity(found.activity == CODE["allocator"], "empty_cache")
-    return found.with_activity(found.activity == CODE["empty_cache"], "allocator")
+    rank, of_window, of_step = scene.ranks
+    begins = scene.marks["start_ns"].to_numpy()
+    recurs = []
+    for number in np.unique(rank[frees]):
+        starts = np.sort(begins[of_step == number])
+        hit = np.unique(np.searchsorted(starts, at[rank[frees] == number], side="right"))
+        if starts.size > 1 and np.count_nonzero(hit > 0) >= max(2, starts.size / 2):
+            recurs.append(number)
+    emptied = np.isin(of_window[scene.pieces.group[found.piece]], recurs)
+    once = ~emptied & (found.activity == CODE["empty_cache"])
+    found = found.with_activity(emptied & (found.activity == CODE["allocator"]), "empty_cache")
+    return found.with_activity(once, "allocator")
 
 
 def loader_restart(found: Segments, scene: Scene) -> Segments:
@@ -241,25 +282,42 @@ def loader_restart(found: Segments, scene: Scene) -> Segments:
     host, nest = scene.host, scene.host.nest
     waits = scene.spans_named("annotation", _SPIKES)
     found = _first_start(found, scene, waits)
-    if waits.size < 3:
+    waits, number = _by_rank(waits, scene.ranks[0])
+    waits, number = (column[np.bincount(number)[number] >= 3] for column in (waits, number))
+    if not waits.size:
         return found
+    waits, number = _by_rank(waits, scene.ranks[0])
     took = nest.end[waits] - nest.start[waits]
-    slow = waits[(took > RESTART_NS) & (took > RESTART_RATIO * np.median(took))]
-    before = np.array([_quiet_before(host, index) for index in slow], dtype=NS)
-    restarts = slow[(before > RESTART_SETUP_NS) & (slow > waits.min())]
-    restarts = np.union1d(restarts, _first_after_restart(host, waits, took))
+    usual = RESTART_RATIO * _medians(took, number)[number]
+    first = np.concatenate([[True], number[1:] != number[:-1]])
+    slow = waits[(took > RESTART_NS) & (took > usual) & ~first]
+    restarts = slow[_quiet_before(host, slow) > RESTART_SETUP_NS]
+    restarts = np.union1d(restarts, _first_after_restart(scene, waits, number, took > usual))
     inside = (found.span >= 0) & np.isin(host.scope[np.maximum(found.span, 0)], restarts)
     return found.with_activity(inside & (found.activity == CODE["loader"]), "loader_restart")
 
 
-def _first_after_restart(host: Host, waits: Index, took: Ints) -> Index:
+def _by_rank(waits: Index, rank: Index) -> tuple[Index, Index]:
+    """The spans in order of rank, and a number from 0 for each one's rank."""
+    waits = waits[np.argsort(rank[waits], kind="stable")]
+    return waits, np.unique(rank[waits], return_inverse=True)[1]
+
+
+def _first_after_restart(
+    scene: Scene, waits: Index, number: Index, outlying: npt.NDArray[np.bool_]
+) -> Index:
     """The waits for a first batch that follow a recorded start of workers, where outlying."""
-    nest = host.nest
+    host, nest, rank = scene.host, scene.host.nest, scene.ranks[0]
     started = np.flatnonzero(host.activity == CODE["loader_restart"])
-    started = started[nest.start[started] > nest.start[waits].min()]
-    after = np.searchsorted(nest.start[waits], nest.end[started], side="left")
-    first = np.unique(after[after < waits.size])
-    return np.asarray(waits[first[took[first] > RESTART_RATIO * np.median(took)]])
+    found = [waits[:0]]
+    for one in range(int(number[-1]) + 1 if started.size else 0):
+        mine, late = waits[number == one], outlying[number == one]
+        own = started[rank[started] == rank[mine[0]]]
+        own = own[nest.start[own] > nest.start[mine].min()]
+        after = np.searchsorted(nest.start[mine], nest.end[own], side="left")
+        after = np.unique(after[after < mine.size])
+        found.append(mine[after[late[after]]])
+    return np.concatenate(found)
 
 
 def _first_start(found: Segments, scene: Scene, waits: Index) -> Segments:
@@ -270,18 +328,24 @@ def _first_start(found: Segments, scene: Scene, waits: Index) -> Segments:
         return found
     begins = nest.axis.take(nest.start, nest.thread)
     scope = host.scope[np.maximum(found.span, 0)]
-    first = begins[waits].min() if waits.size else np.iinfo(NS).max
-    return found.with_activity(restart & (begins[scope] <= first), "warm_up")
+    rank = scene.ranks[0]
+    first = np.full(int(rank.max()) + 1, np.iinfo(NS).max)
+    np.minimum.at(first, rank[waits], begins[waits])
+    return found.with_activity(restart & (begins[scope] <= first[rank[scope]]), "warm_up")
 
 
-def _quiet_before(host: Host, index: int) -> int:
-    """Nanoseconds before a span in which its thread recorded no operator or call."""
+def _quiet_before(host: Host, index: Index) -> Ints:
+    """Nanoseconds before each span in which its thread recorded no operator or call."""
     inner = host.partition
     start = host.nest.start[index]
     busy = (inner.span >= 0) & (host.activity[inner.span] != CODE["nothing"])
-    ends = inner.end[busy & (inner.end <= start)]
-    low = host.nest.axis.put(host.nest.thread[[index]], np.array([0]))[0]
-    return int(start - max(ends.max() if ends.size else low, low))
+    ends = inner.end[busy]
+    low = host.nest.axis.put(host.nest.thread[index], np.zeros(index.size, dtype=NS))
+    before = np.searchsorted(ends, start, side="right") - 1
+    known = before >= 0
+    if ends.size:
+        low = np.where(known, np.maximum(ends[np.maximum(before, 0)], low), low)
+    return np.asarray(start - low)
 
 
 WAITING = ("scalar_read", "sync", "cpu_roundtrip", "pageable_copy", "anomaly")
@@ -293,31 +357,17 @@ def lost_lead(found: Segments, scene: Scene) -> Segments:
     While the host waits, the device works off what was queued; without the wait the host would
     have gone on queueing for just as long. That lead would have hidden as much later dispatch.
     """
-    blocking = blocking_calls(scene)
-    windows = range(scene.states.windows.height)
-    groups = [_one_window(found, scene, window, blocking) for window in windows]
-    return gathered(groups) if groups else found
-
-
-def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> Segments:
     host = scene.host
-    if scene.states.windows.height > 1:
-        found = found.take(np.flatnonzero(scene.pieces.group[found.piece] == window))
-    waiting = (names.SYNCHRONISATIONS, names.BLOCKING_COPIES)
-    every = np.concatenate([scene.spans_named("runtime", rule) for rule in waiting])
-    kinds = [CODE[a] for a in WAITING]
-    every = every[np.isin(host.activity[every], kinds)]
-    waits = scene.of_rank(np.unique(np.concatenate([every, blocking])), window)
-    start, end = scene.host_positions(waits, window)
-    order = np.argsort(end, kind="stable")
-    waits, start, end = waits[order], start[order], end[order]
+    blocking = blocking_calls(scene)
+    waits, window, start, end = _waits(scene, blocking)
     if not waits.size:
         return found
     lead = (end - start) - overlap_ns(start, end, scene.states.sets[EMPTY])
     dispatch = np.isin(found.activity, [CODE[name] for name in DISPATCH])
     index = np.flatnonzero(dispatch)
     after = np.searchsorted(end, found.start[index], side="right") - 1
-    index, after = index[after >= 0], after[after >= 0]
+    same = (after >= 0) & (window[after] == scene.pieces.group[found.piece[index]])
+    index, after = index[same], after[same]
     if index.size == 0:
         return found
     covered = _covered(found.end[index] - found.start[index], lead[after], after)
@@ -328,6 +378,17 @@ def _one_window(found: Segments, scene: Scene, window: int, blocking: Index) -> 
     blocks = np.isin(wait, blocking)
     code = np.where(blocks, CODE["launch_blocking"], host.activity[wait]).astype(np.int8)
     return _charged(found, host, index, wait, code, covered)
+
+
+def _waits(scene: Scene, blocking: Index) -> tuple[Index, Index, Ints, Ints]:
+    """(span, window, start, end) of every wait for the device, in order of its end."""
+    waiting = (names.SYNCHRONISATIONS, names.BLOCKING_COPIES)
+    every = np.concatenate([scene.spans_named("runtime", rule) for rule in waiting])
+    every = every[np.isin(scene.host.activity[every], [CODE[name] for name in WAITING])]
+    waits, window = scene.in_windows(np.unique(np.concatenate([every, blocking])))
+    start, end = scene.host_positions(waits, window)
+    order = np.argsort(end, kind="stable")
+    return waits[order], window[order], start[order], end[order]
 
 
 def _covered(took: Ints, lead: Ints, group: Index) -> Ints:

@@ -42,9 +42,7 @@ def unrecorded(found: Segments, scene: Scene) -> Segments:
 def times_in(scene: Scene, rule: re.Pattern[str], kind: str = "runtime") -> Intervals:
     """When any thread of the rank is in a runtime call (or span of a kind) of this name."""
     calls = scene.spans_named(kind, rule)
-    windows = range(scene.states.windows.height)
-    spots = [scene.host_positions(scene.of_rank(calls, g), g) for g in windows]
-    return union(*(np.concatenate(side) for side in zip(*spots, strict=True)))
+    return union(*scene.host_positions(*scene.in_windows(calls)))
 
 
 def _without_work(scene: Scene, rule: re.Pattern[str]) -> Index:
@@ -76,9 +74,7 @@ def _silent_graphs(scene: Scene, waits: Intervals) -> Intervals:
     """
     states = scene.states
     lost = _without_work(scene, names.GRAPH_LAUNCHES)
-    windows = range(states.windows.height)
-    spots = [scene.host_positions(scene.of_rank(lost, g), g)[0] for g in windows]
-    start = np.sort(np.concatenate(spots))
+    start = np.sort(scene.host_positions(*scene.in_windows(lost))[0])
     rooms = states.axis.put(np.arange(states.windows.height), states.windows["end_ns"].to_numpy())
     linked = states.work["launch_ns"].is_not_null().to_numpy()
     issued = states.axis.put(states.group, states.work["launch_ns"].fill_null(0).to_numpy())[linked]
@@ -94,12 +90,7 @@ def _silent_graphs(scene: Scene, waits: Intervals) -> Intervals:
 def _dropped_launches(scene: Scene) -> Intervals:
     """Per piece, from the first to the last kernel launch of which no device work is known."""
     lost = _without_work(scene, _KERNELS)
-    spread = [_spread(scene, scene.of_rank(lost, g), g) for g in range(scene.states.windows.height)]
-    return union(*(np.concatenate(side) for side in zip(*spread, strict=True)))
-
-
-def _spread(scene: Scene, lost: Index, window: int) -> Intervals:
-    start, end = scene.host_positions(lost, window)
+    start, end = scene.host_positions(*scene.in_windows(lost))
     pieces_ = scene.pieces
     if start.size == 0 or pieces_.start.size == 0:
         return start[:0], end[:0]
@@ -110,7 +101,7 @@ def _spread(scene: Scene, lost: Index, window: int) -> Intervals:
     start, end, piece = start[inside], end[inside], piece[inside]
     first = np.flatnonzero(np.diff(piece, prepend=-1))
     last = np.concatenate([first[1:], [piece.size]])[: first.size] - 1
-    return start[first], np.minimum(end[last], pieces_.end[piece[last]]) if piece.size else end
+    return union(start[first], np.minimum(end[last], pieces_.end[piece[last]]))
 
 
 def relabel_inside(

@@ -14,13 +14,17 @@ import polars as pl
 from whyidle.errors import UsageError
 from whyidle.model import HOST_KINDS, Evidence
 from whyidle.views import names
+from whyidle.views.step_ranges import step_ranges
 
 _MARK = re.compile(r"^ProfilerStep#(\d+)$")
 Steps = tuple[int | None, int | None]
 
 
 def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
-    """Host events named ProfilerStep#N, first occurrence of each; ``steps`` keeps [A, B)."""
+    """Host events named ProfilerStep#N, first occurrence of each; ``steps`` keeps [A, B).
+
+    Where a source has none, ranges that the user named after steps; see views.step_ranges.
+    """
     spans = evidence.table("spans")
     host = spans.filter(
         pl.col("kind").is_in(HOST_KINDS) & names.matching(spans["name"], _MARK.match)
@@ -41,7 +45,7 @@ def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
     found = found.drop_nulls("number").unique(
         ["rank", "number", "start_ns"], keep="first", maintain_order=True
     )
-    found = found.sort("rank", "start_ns")
+    found = pl.concat([found, step_ranges(evidence, found)]).sort("rank", "start_ns")
     return found if steps is None else _narrowed(found, steps)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
 
-TITLE = "Device idle while a checkpoint is written"
+TITLE = "Training stands still while a checkpoint is written"
 STATUS = "preview"
 NEEDS = ("blame",)
 

@@ -6,7 +6,9 @@ NumPy on one core; the evaluation loader has batch size 1.
 How we tell: the device is empty, and the thread that launches the next work is inside a range or
 function named as an evaluation (evaluate, validation, validate, eval, test_step, ...). The name is
 the program's own, so the level is *deduced*. Loader waits, reads and allocator calls inside keep
-their own cause.
+their own cause. In readings of the GPU: a stretch at exactly 0 % at whose end the training logged a
+value such as ``val/loss`` (*deduced*); pauses that only come back at regular times are told without
+seconds, since checkpoints and restarting workers look the same.
 
 Change: evaluate less often or on fewer samples; use a larger batch without gradients
 (``torch.inference_mode()``); compute metrics on the device and read them once.
@@ -22,8 +24,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whyidle.diagnosis import Finding, Remedy
+from whyidle.diagnosis import Finding, Remedy, Sign
+from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
+from whyidle.views.sampled_pauses import evaluation_claims, recurring_signs
 
 if TYPE_CHECKING:
     import polars as pl
@@ -31,9 +35,11 @@ if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
 
-TITLE = "Device idle during evaluation"
+TITLE = "Training stands still during evaluation"
 STATUS = "preview"
 NEEDS = ("blame",)
+JOB_NEEDS = ("series",)
+OBSERVES = ("series",)
 
 
 def claims(views: Views) -> pl.DataFrame:
@@ -41,8 +47,22 @@ def claims(views: Views) -> pl.DataFrame:
     return views.blamed("evaluation", level="deduced")
 
 
+def job_claims(views: Views) -> pl.DataFrame:
+    """Pauses at whose end the training logged a value of an evaluation."""
+    return evaluation_claims(views)
+
+
+def observations(views: Views) -> list[Sign]:
+    """Pauses that come back at regular times."""
+    return recurring_signs(views, _remedies())
+
+
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """Cheaper, then rarer."""
+    return _remedies()
+
+
+def _remedies() -> list[Remedy]:
     prove = "Record across an evaluation again: its range is shorter and the device busier in it."
     return [
         Remedy(
@@ -80,3 +100,19 @@ def example() -> tuple[Evidence, float]:
         call = (begin + late + 2, begin + late + 8)
         story.launch("gemm", call, (begin + late + 8, begin + 1000))
     return story.evidence(), 500e-6
+
+
+def job_example() -> tuple[Evidence, float]:
+    """Three rounds of five minutes of work and one at 0 % that ends with ``val/loss``: 180 s."""
+    story = Sampling(period_s=10)
+    for _ in range(3):
+        story.runs(300, gpu_utilization=0.97).runs(60, gpu_utilization=0.0).logs("val/loss", 0.5)
+    return story.runs(300, gpu_utilization=0.97).evidence(), 180.0
+
+
+def observed_example() -> tuple[Evidence, str]:
+    """Five pauses of one minute, six minutes apart, of which nothing was logged."""
+    story = Sampling(period_s=10)
+    for _ in range(5):
+        story.runs(300, gpu_utilization=0.97).runs(60, gpu_utilization=0.0)
+    return story.runs(300, gpu_utilization=0.97).evidence(), "for about 60 s every 6 min"

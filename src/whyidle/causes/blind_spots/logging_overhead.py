@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
 
-TITLE = "Device idle while values are logged"
+TITLE = "Training stands still while values are logged"
 STATUS = "preview"
 NEEDS = ("blame",)
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TITLE = "Start-up work inside the recording"
 STATUS = "preview"
-NEEDS = ("device", "blame")
+NEEDS = ("device", "calls")
 
 
 def claims(views: Views) -> pl.DataFrame:

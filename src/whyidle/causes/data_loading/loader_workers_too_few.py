@@ -5,7 +5,9 @@ loader's ``__next__``; CPU cores idle; a faster GPU does not make the step faste
 
 How we tell: the device is empty, and the thread that would launch the next work is inside the
 loader's ``__next__`` (``enumerate(DataLoader)#...`` or the same frame). Whatever runs inside that
-call, operators of a transform included, counts as loading.
+call, operators of a transform included, counts as loading. In readings of the GPU without a trace:
+use that swings between less than 10 % and more than 70 % (5th and 95th percentile) is told without
+seconds, *suspected*, since other waits look the same.
 
 Change: give the loader more worker processes (``num_workers``), up to the cores this process may
 use; keep them alive between epochs (``persistent_workers=True``) and a few batches ahead
@@ -23,8 +25,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whyidle.diagnosis import Finding, Remedy
+from whyidle.diagnosis import Finding, Remedy, Sign
+from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
+from whyidle.views.sampled_pauses import swinging_signs
 
 if TYPE_CHECKING:
     import polars as pl
@@ -35,11 +39,27 @@ if TYPE_CHECKING:
 TITLE = "Waiting for the data loader"
 STATUS = "stable"
 NEEDS = ("blame",)
+OBSERVES = ("series",)
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time during which the launching thread waited for a batch."""
     return views.blamed("loader")
+
+
+def observations(views: Views) -> list[Sign]:
+    """Sampled GPUs that swing between idle and busy."""
+    trace = Remedy(
+        what="Find out what the GPU waits for",
+        how="Record a few steps with torch.profiler, for example by whyidle run -- python "
+        "train.py, and diagnose the trace; or feed one batch again and again: if the GPU is then "
+        "busy throughout, loading is what it waited for.",
+        safe=True,
+        why_safe="It only measures.",
+        effect={},
+        prove="The trace's findings name the loader, or something else.",
+    )
+    return swinging_signs(views, [trace])
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
@@ -81,3 +101,11 @@ def example() -> tuple[Evidence, float]:
         story.op("aten::conv2d", begin + 5000, begin + 5010)
         story.launch("implicit_gemm", (begin + 5002, begin + 5008), (begin + 5008, begin + 10_000))
     return story.evidence(), 3 * 5e-3
+
+
+def observed_example() -> tuple[Evidence, str]:
+    """Ten seconds at 5 %, then thirty at 95 %, again and again."""
+    story = Sampling(period_s=10)
+    for _ in range(30):
+        story.runs(10, gpu_utilization=0.05).runs(30, gpu_utilization=0.95)
+    return story.evidence(), "swings between 5% and 95%"

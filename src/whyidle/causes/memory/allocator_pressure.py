@@ -7,7 +7,8 @@ How we tell: the device is empty, and the thread that launches the next work is 
 ``cudaMalloc``, ``cudaFree``, ``cudaHostAlloc``, ``hipMalloc``, ``hipFree``, a virtual-memory call
 or their kin. Growth in the first of at least three iterations (80 % of all allocator time) and the
 calls by which a library sets itself up are start-up and counted there; calls next to an
-``empty_cache`` in every step are counted there.
+``empty_cache`` in every step are counted there. In readings from outside: memory that is in use to
+95 % or more is told without seconds, *suspected*, since a framework may keep memory in reserve.
 
 Change: less memory pressure (smaller batch, activation checkpointing), one block size that can
 grow (``expandable_segments:True``), inputs of a constant size; pinned buffers made once.
@@ -23,8 +24,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whyidle.diagnosis import Finding, Remedy
+from whyidle.diagnosis import Finding, Remedy, Sign
+from whyidle.sampled_stories import GIB, Sampling
 from whyidle.stories import Story
+from whyidle.views.memory_words import with_lines
+from whyidle.views.sampled_pauses import full_memory_signs
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,16 +38,26 @@ if TYPE_CHECKING:
 
 TITLE = "Memory allocated and freed during the work"
 STATUS = "preview"
-NEEDS = ("device", "blame")
+NEEDS = ("device", "calls")
+OBSERVES = ("samples",)
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time while the launching thread was in the driver's memory calls."""
-    return views.blamed("allocator")
+    return with_lines(views.blamed("allocator"), views.memories)
+
+
+def observations(views: Views) -> list[Sign]:
+    """Sampled GPUs whose memory is nearly full."""
+    return full_memory_signs(views, _remedies())
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """Segments that grow; then less memory."""
+    return _remedies()
+
+
+def _remedies() -> list[Remedy]:
     prove = (
         "torch.cuda.memory_stats(): num_alloc_retries must stay the same and num_device_alloc "
         "must not grow after the first steps. Record the same steps again: no cudaMalloc or "
@@ -86,3 +100,10 @@ def example() -> tuple[Evidence, float]:
         story.call("cudaMalloc", begin + 300, begin + 480)
         story.launch("CatArrayBatchedCopy", (begin + 490, begin + 495), (begin + 495, begin + 1000))
     return story.evidence(), 4 * 370e-6
+
+
+def observed_example() -> tuple[Evidence, str]:
+    """78 of 80 GiB in use."""
+    story = Sampling(period_s=10)
+    story.runs(300, gpu_utilization=0.9, memory_used=78 * GIB, memory_total=80 * GIB)
+    return story.evidence(), "78 GiB of 80 GiB"

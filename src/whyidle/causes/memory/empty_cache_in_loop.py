@@ -6,7 +6,9 @@ training loop.
 
 How we tell: memory is freed outside operators, or inside a recorded ``empty_cache``, in at least
 half of the recorded steps and in two at least. Then all empty time in the driver's memory calls
-counts here, the new allocations included. A single call is an allocator call, no loop.
+counts here, the new allocations included. A single call is an allocator call, no loop. In the
+history of a memory snapshot: segments went back to the driver under a call of ``empty_cache`` three
+times or more (*seen*, without seconds).
 
 Change: take ``empty_cache()`` out of the loop, or call it every few hundred steps; the allocator
 frees its cache by itself before it reports that memory is out.
@@ -22,8 +24,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whyidle.diagnosis import Finding, Remedy
+from whyidle.diagnosis import Finding, Remedy, Sign
+from whyidle.memory_stories import MemoryStory
 from whyidle.stories import Story
+from whyidle.views.memory_words import device_text, event_row, place_of, size_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
 TITLE = "Memory cache emptied in the loop"
 STATUS = "preview"
 NEEDS = ("device", "blame", "steps")
+OBSERVES = ("allocations",)
+LEAST_TIMES = 3
 
 
 def claims(views: Views) -> pl.DataFrame:
@@ -41,8 +47,37 @@ def claims(views: Views) -> pl.DataFrame:
     return views.blamed("empty_cache", level="deduced")
 
 
+def observations(views: Views) -> list[Sign]:
+    """Devices of whose history ``empty_cache`` gave segments back again and again."""
+    signs = []
+    for memory in views.memories:
+        emptied = memory.emptied
+        if len(emptied) < LEAST_TIMES:
+            continue
+        given = sum(count for _, count in emptied)
+        stacks = list(dict.fromkeys(memory.events["stack"][at] for at, _ in emptied))
+        signs.append(
+            Sign(
+                level="seen",
+                what=f"empty_cache gave memory of {device_text(memory)} back to the driver "
+                f"{len(emptied)} times, {size_text(given)} in all.",
+                where=[place_of(memory, stack) for stack in stacks[:5]],
+                evidence=[
+                    event_row(views.evidence, memory, at, f"{size_text(count)} given back")
+                    for at, count in emptied[:5]
+                ],
+                remedies=_remedies(),
+            )
+        )
+    return signs
+
+
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """Take it out."""
+    return _remedies()
+
+
+def _remedies() -> list[Remedy]:
     return [
         Remedy(
             what="Take empty_cache() out of the loop",
@@ -73,3 +108,12 @@ def example() -> tuple[Evidence, float]:
         story.call("cudaMalloc", begin + 315, begin + 485)
         story.launch("gemm", (begin + 490, begin + 495), (begin + 495, begin + 1000))
     return story.evidence(), 4 * (200 + 170) * 1e-6
+
+
+def observed_example() -> tuple[Evidence, str]:
+    """Four steps; empty_cache on line 40 gives 512 MiB back after each."""
+    stack = "torch/cuda/memory.py(170): empty_cache\ntrain.py(40): step"
+    story = MemoryStory()
+    for _ in range(4):
+        story.grow(0, 512, line=25).alloc(0, 400, line=25).free(0).shrink(0, stack)
+    return story.evidence(), "back to the driver 4 times"

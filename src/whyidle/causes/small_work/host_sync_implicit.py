@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 TITLE = "Hidden waits for the device"
 STATUS = "preview"
-NEEDS = ("device", "blame")
+NEEDS = ("device", "calls")
 
 
 def claims(views: Views) -> pl.DataFrame:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TITLE = "Start delay between kernels"
 STATUS = "preview"
-NEEDS = ("device", "blame")
+NEEDS = ("device", "calls")
 LONGEST_NS = 50_000
 """A start delay longer than this is not latency."""
 

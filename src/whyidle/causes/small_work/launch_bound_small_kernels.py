@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 TITLE = "Kernels too small to launch in time"
 STATUS = "stable"
-NEEDS = ("device", "blame")
+NEEDS = ("device", "calls")
 
 
 def claims(views: Views) -> pl.DataFrame:

@@ -6,15 +6,16 @@ most.
 
 How we tell: the device is empty, and the thread that launches the next work is inside
 ``Optimizer.step#...`` or ``Optimizer.zero_grad#...``: its operators, its launch calls and its
-Python. A scalar read or an allocator call inside is counted elsewhere.
+Python. A scalar read or an allocator call inside is counted elsewhere, and so is an operator of a
+millisecond or more that launches nothing: that is the update itself, on the processor.
 
 Change: let one kernel update all parameters: ``fused=True``. Where the optimizer has no fused
 form, ``foreach=True`` or a compiled step. ``zero_grad(set_to_none=True)`` (the default) launches
 nothing.
 
 May be wrong: the gain is bounded by the share given here; a report of 2.75x on this part was 3 %
-of the step. An optimizer that keeps its state on the CPU (offloading) looks the same and needs
-memory, not fusion.
+of the step. An optimizer that keeps its state on the CPU and updates it in many short operators
+looks the same and needs memory, not fusion.
 
 Sources: torch.optim documentation (fused and foreach implementations); pytorch/torchtitan and
 deepmodeling/deepmd-kit reports (fused AdamW: 1.5 to 2 points of MFU; 22 to 8 ms).
@@ -26,6 +27,8 @@ from typing import TYPE_CHECKING
 
 from whyidle.diagnosis import Finding, Remedy
 from whyidle.stories import Story
+from whyidle.views.offloading import in_optimizer
+from whyidle.views.places import claims_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -42,7 +45,8 @@ FUSED = ("Adam", "AdamW", "SGD")
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time while the launching thread was inside the optimizer."""
-    return views.blamed("optimizer")
+    rows = in_optimizer(views.blame, views.host, offloaded=False)
+    return claims_of(rows, views.host, "seen")
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:

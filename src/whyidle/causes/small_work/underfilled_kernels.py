@@ -6,7 +6,9 @@ or small fills, keep the GPU busy with a handful of its multiprocessors.
 How we tell: a kernel that ran alone on the device with blocks for at most 75 % of the
 multiprocessors (SMs) loses 1 - blocks / SMs of its time: 4 blocks on 80 SMs lose 95 %. Counted
 here unless small_work.batch_too_small counts it: that one takes the under-filled kernels outside
-Optimizer.step when at least half of the time of matrix kernels is under-filled too.
+Optimizer.step when at least half of the time of matrix kernels is under-filled too. In readings of
+the GPU: stretches in which the multiprocessors were active for at most half of the busy time lose
+what is missing (*suspected*: communication needs few of them by design).
 
 Change: do many small things in one kernel: fused or foreach optimizers, torch.compile for chains
 of small operators, one batched operator in place of a loop; let small independent work run beside
@@ -27,8 +29,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
+from whyidle.model import JOB_CLAIMS, frame
+from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
 from whyidle.views.kernels import kernel_claims
+from whyidle.views.sampled_power import empty_sms
 from whyidle.views.underfilled import underfilled
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
 TITLE = "Operators too small to fill the GPU"
 STATUS = "preview"
 NEEDS = ("blocks", "sms")
+JOB_NEEDS = ("sampled_sms",)
 _UPDATES = (
     "aten::add_",
     "aten::mul_",
@@ -51,6 +57,20 @@ _UPDATES = (
 def claims(views: Views) -> pl.DataFrame:
     """Under-filled kernels that a larger batch would not fill."""
     return kernel_claims(underfilled(views.kernels).filter(~pl.col("batch")), views)
+
+
+def job_claims(views: Views) -> pl.DataFrame:
+    """Busy time of sampled GPUs in which most multiprocessors were empty."""
+    found = empty_sms(views.sampled)
+    words = [
+        f"busy for {busy:.0%}, multiprocessors active for {active:.0%}"
+        for busy, active in found.select("busy", "active").iter_rows()
+    ]
+    told = found.with_columns(
+        pl.lit("busy").alias("part"), (1 - pl.col("active") / pl.col("busy")).alias("weight"),
+        pl.lit("suspected").alias("level"), pl.Series("what", words, pl.String),
+    )  # fmt: skip
+    return frame(JOB_CLAIMS, told)
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
@@ -101,3 +121,9 @@ def example() -> tuple[Evidence, float]:
         call = (at + 1000, at + 1005)
         story.launch("vectorized_elementwise_kernel", call, (at + 3005, at + 4005), blocks=27)
     return story.evidence(), 3 * 0.75 * 1e-3
+
+
+def job_example() -> tuple[Evidence, float]:
+    """Ten minutes at 100 % with a quarter of the multiprocessors active: 450 s."""
+    story = Sampling(period_s=10).runs(600, gpu_utilization=1.0, sm_active=0.25)
+    return story.evidence(), 450.0

@@ -1,0 +1,78 @@
+"""What a change would bring: the steps replayed with the effects of remedies applied.
+
+``replayable`` lays the steps of one device out as a graph; ``predict`` replays it as it is and
+with each remedy, and tells the gain of each at a cautious, a middle and a high end. See
+docs/gain.md for the model, its bars, and how far off it was on real pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from whyidle.diagnosis import LedgerRow
+from whyidle.gain.graph import model_of
+from whyidle.gain.marks import exposed_ns, marks_of
+from whyidle.gain.predict import Predicted, Replayable, predict
+from whyidle.intervals import Intervals
+from whyidle.ledger import Ledger
+from whyidle.model import CPU_DEVICE
+from whyidle.views import Views
+from whyidle.views.activity import COMMUNICATION
+
+__all__ = ["Predicted", "Replayable", "lost_on", "predict", "replayable"]
+
+
+def replayable(views: Views, ledger: Ledger, window: int | None = None) -> Replayable | None:
+    """The device that lost most, ready to be replayed; None where no training step was marked.
+
+    ``window`` (row of views.windows) asks for another device.
+    """
+    number = worst_window(views, ledger) if window is None else window
+    if number is None:
+        return None
+    model = model_of(views, number)
+    if model is None:
+        return None
+    low_ns = model.low_ns
+    marks = marks_of(views, ledger, number, low_ns, model.chains, model.device_work)
+    exposed = exposed_ns(model.device_work, _alone(views, number, low_ns))
+    slim = replace(model, device_work=replace(model.device_work, text=pl.Series()))
+    mine = views.marks.filter(pl.col("rank").eq_missing(model.rank))
+    here = mine.filter(pl.col("source") == model.source).sort("start_ns")
+    took = ((here["end_ns"] - here["start_ns"]) / 1e9).to_numpy()
+    step_s = float(np.median(took[1:-1] if took.size >= 4 else took))
+    return Replayable(slim, marks, exposed, mine.height, step_s)
+
+
+def lost_on(found: Replayable | None, rows: Iterable[LedgerRow]) -> dict[str, float]:
+    """Seconds that each cause lost on the replayed device."""
+    lost: dict[str, float] = {}
+    if found is None:
+        return lost
+    device = "cpu" if found.model.device == CPU_DEVICE else found.model.device
+    for row in rows:
+        if row.rank == found.model.rank and row.device == device:
+            lost[row.cause] = lost.get(row.cause, 0.0) + row.lost_s
+    return lost
+
+
+def worst_window(views: Views, ledger: Ledger) -> int | None:
+    """The judged window that lost most; the first where nothing was lost; None without any."""
+    if views.windows.height == 0:
+        return None
+    sums = ledger.won.group_by("window").agg(pl.col("lost").sum())
+    sums = sums.sort("lost", "window", descending=[True, False])
+    return int(sums["window"][0]) if sums.height else 0
+
+
+def _alone(views: Views, window: int, low_ns: int) -> Intervals:
+    """Stretches of communication alone of a window, from ``low_ns``."""
+    start, end = views.states.sets[COMMUNICATION]
+    axis = views.states.axis
+    mine = axis.group_of(start) == window
+    group = np.full(int(mine.sum()), window)
+    return axis.take(start[mine], group) - low_ns, axis.take(end[mine], group) - low_ns
