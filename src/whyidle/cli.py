@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         return added
 
     _add_diagnose(verb)
+    _add_compare(verb)
     _add_render(verb)
     _add_explain(verb)
     _add_env(verb)
@@ -147,6 +148,40 @@ def _add_diagnose(verb: AddVerb) -> None:
         help="judge the steps from A up to, not including, B, as numbered in ProfilerStep#N; "
         "either side may be left out",
     )
+    parser.add_argument(
+        "--jobs",
+        type=positive,
+        metavar="N",
+        help="processes that judge the ranks of a large job (default: one per CPU, where it pays)",
+    )
+    parser.add_argument(
+        "--on",
+        metavar="ENGINE",
+        help="judge the ranks on a cluster instead: tcp://HOST:PORT (Dask), ray://HOST:PORT or "
+        "auto (Ray); dask or ray start one on this machine",
+    )
+
+
+def _add_compare(verb: AddVerb) -> None:
+    parser = verb(
+        "compare",
+        _compare,
+        "two runs side by side: what changed, and whether it is more than noise",
+        "Set two runs side by side, cause by cause and kernel by kernel, per step, and say what "
+        "changed and whether that is more than noise between steps. Each side is a saved "
+        "diagnosis, a trace, or a folder with the ranks of one job.",
+    )
+    parser.add_argument("before", metavar="A", help="the run before: a diagnosis or its evidence")
+    parser.add_argument("after", metavar="B", help="the run after, likewise")
+    _add_output(parser, REPORT_FORMATS)
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help="exit 1 when B is worse by more than this share of a step of A, and by more than "
+        "noise: 'slower>5%%' (the step), 'lost>5%%', 'data_loading>2%%'; may be repeated",
+    )
 
 
 def _add_render(verb: AddVerb) -> None:
@@ -173,6 +208,9 @@ def _add_explain(verb: AddVerb) -> None:
         "the list of all causes.",
     )
     parser.add_argument("cause", nargs="?", metavar="CAUSE", help="a cause or a folder of causes")
+    parser.add_argument(
+        "--list", action="store_true", help="one line per cause, all of them or those of a folder"
+    )
     parser.add_argument(
         "--demo", action="store_true", help="diagnose the cause's own small example instead"
     )
@@ -231,6 +269,13 @@ def steps_of(text: str) -> tuple[int | None, int | None]:
     return first, end
 
 
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
 def _diagnose(options: argparse.Namespace) -> int:
     from whyidle import gate, reports
     from whyidle.progress import ReadingBar
@@ -239,17 +284,37 @@ def _diagnose(options: argparse.Namespace) -> int:
     planned = reports.planned(options.format, options.output, options.paths)
     limits = gate.parse_limits(options.fail_on, _cause_ids()) if options.fail_on else []
 
-    from whyidle.diagnose import diagnose
-    from whyidle.readers import read
+    from whyidle.executor import diagnose_files
 
     with ReadingBar(quiet=quiet) as bar:
-        evidence = read(options.paths, bar)
-    diagnosis = diagnose(evidence, steps=options.steps)
+        diagnosis = diagnose_files(
+            options.paths, on=options.on, jobs=options.jobs, steps=options.steps, progress=bar
+        )
     reports.deliver(diagnosis, planned, quiet=quiet)
     above = gate.exceeded(diagnosis, limits)
     for sentence in above:
         reports.say(sentence)
     gate.check_judged(diagnosis, limits, _cause_ids() if limits else ())
+    return ABOVE_LIMIT if above else FINE
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from whyidle import compare_gate, reports
+    from whyidle.compare import compare
+    from whyidle.compare_inputs import name_of, side
+    from whyidle.progress import ReadingBar
+
+    quiet = getattr(options, "quiet", False)
+    paths = (options.before, options.after)
+    planned = reports.planned(options.format, options.output, paths)
+    limits = compare_gate.parse_limits(options.fail_on, _cause_ids()) if options.fail_on else []
+    with ReadingBar(quiet=quiet) as bar:
+        before, after = side(paths[0], bar), side(paths[1], bar)
+    compared = compare(before, after, (name_of(*paths), name_of(*reversed(paths))))
+    reports.deliver_comparison(compared, planned, quiet=quiet)
+    above = compare_gate.exceeded(compared, limits)
+    for sentence in above:
+        reports.say(sentence)
     return ABOVE_LIMIT if above else FINE
 
 
@@ -277,7 +342,7 @@ def _explain(options: argparse.Namespace) -> int:
             raise UsageError("--demo needs one cause.\n`whyidle explain` lists them all.")
         reports.deliver(pages.demo(causes[0])[0], planned, quiet=quiet)
         return FINE
-    listed = options.cause is None
+    listed = options.cause is None or options.list
     reports.deliver_text(
         lambda format, on_terminal: pages.drawn(
             causes, format, width=reports.columns(on_terminal), listed=listed

@@ -2,7 +2,8 @@
 
 A limit reads ``lost>30%``, ``data_loading>10%`` or ``data_loading.loader_workers_too_few>5%``.
 Its base is the recorded wall of all devices: wall minus the time that was likely work the
-recorder dropped, so a gap in the recording never fails a build.
+recorder dropped, so a gap in the recording never fails a build. Where no device was traced, it is
+the time of the sampled GPUs that is known.
 """
 
 from __future__ import annotations
@@ -102,6 +103,12 @@ def check_judged(diagnosis: Diagnosis, limits: Iterable[Limit], causes: Collecti
     """
     blind = {n.cause for n in diagnosis.not_judged} | {c.cause for c in diagnosis.crashed}
     for limit in limits:
+        if diagnosis.recorded_s <= 0:
+            raise UsageError(
+                f"--fail-on '{limit}': this evidence holds no known seconds of a GPU.\n"
+                "Give a trace, or a series of readings (nvidia-smi --query-gpu=timestamp,index,"
+                "utilization.gpu --format=csv -l 1)."
+            )
         meant = [cause for cause in causes if limit.prefix and matches_cause(cause, limit.prefix)]
         if meant and all(cause in blind for cause in meant):
             how = [n.record_with for n in diagnosis.not_judged if n.cause in meant]

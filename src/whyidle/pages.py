@@ -40,6 +40,7 @@ def page_of(cause: Cause) -> Page:
     from whyidle.views.needs import NEEDS
 
     reason = REASONS.get(cause.id.partition(".")[0], 7)
+    needs = tuple(dict.fromkeys([*cause.needs, *cause.observes, *cause.job_needs]))
     return Page(
         cause=cause.id,
         title=cause.title,
@@ -48,8 +49,8 @@ def page_of(cause: Cause) -> Page:
         reason_title=REASON_TITLES[reason],
         summary=cause.summary,
         heads={head: text[:1].upper() + text[1:] for head, text in cause.heads.items()},
-        needs=[NEEDS[need].missing if need in NEEDS else f"table {need}" for need in cause.needs],
-        record_with=list(dict.fromkeys(NEEDS[n].record_with for n in cause.needs if n in NEEDS)),
+        needs=[NEEDS[need].missing if need in NEEDS else f"table {need}" for need in needs],
+        record_with=list(dict.fromkeys(NEEDS[n].record_with for n in needs if n in NEEDS)),
     )
 
 
@@ -80,11 +81,13 @@ def drawn(causes: list[Cause], format: str, *, width: int, listed: bool) -> str:
     return "\n\n\n".join(as_text(page, width=width) for page in pages)
 
 
-def demo(cause: Cause) -> tuple[Diagnosis, float]:
-    """The diagnosis of the cause's own example, and the seconds planted in it."""
+def demo(cause: Cause) -> tuple[Diagnosis, float | None]:
+    """The diagnosis of the cause's own example, and the seconds planted in it, if any."""
     from whyidle.diagnose import diagnose
 
-    evidence, planted_s = cause.module.example()
+    if not cause.counts_seconds and cause.can_observe:
+        return diagnose(cause.observed_example()[0]), None
+    evidence, planted_s = cause.example() if cause.counts_seconds else cause.job_example()
     return diagnose(evidence), planted_s
 
 
@@ -109,7 +112,7 @@ def as_text(page: Page, *, width: int) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(page: Page, example: tuple[Diagnosis, float] | None = None) -> str:
+def as_markdown(page: Page, example: tuple[Diagnosis, float | None] | None = None) -> str:
     """The page as Markdown; with ``demo``'s answer it also shows the example and the remedies."""
     parts = [
         f"# {page.title}",
@@ -136,22 +139,37 @@ def listing(pages: list[Page], *, width: int) -> str:
             for page in pages
             if page.reason == reason
         ]
-        if rows:
-            blocks.append("\n".join([f"{reason}. {title}", *rows]))
+        if rows or len({page.reason for page in pages}) > 1:
+            blocks.append("\n".join([f"{reason}. {title}", *(rows or ["  no cause yet"])]))
     return "\n\n".join(blocks)
 
 
-def _example_parts(page: Page, diagnosis: Diagnosis, planted_s: float) -> list[str]:
+def _observed_parts(page: Page, diagnosis: Diagnosis) -> list[str]:
+    """The first observation on the cause's own example, which plants a sign without seconds."""
+    found = next((o for o in diagnosis.observations if o.cause == page.cause), None)
+    if found is None:
+        return []
+    said = f"On made-up evidence whyidle says, *{found.level}*: {_prose(found.what)}"
+    return ["## Example", said, *(_remedy_text(remedy) for remedy in found.remedies)]
+
+
+def _example_parts(page: Page, diagnosis: Diagnosis, planted_s: float | None) -> list[str]:
+    if planted_s is None:
+        return _observed_parts(page, diagnosis)
     found = next((f for f in diagnosis.findings if f.cause == page.cause), None)
-    ms = f"{planted_s * 1e3:g} ms"
+    job = diagnosis.job if not diagnosis.devices else None
+    run = "run" if job is None else "series of readings"
+    wall_s, unit, factor = (diagnosis.wall_s, "ms", 1e3) if job is None else (job.wall_s, "s", 1)
     parts = [
         "## Example",
-        f"A made-up run of {diagnosis.wall_s * 1e3:g} ms in which {ms} are lost.",
+        f"A made-up {run} of {wall_s * factor:g} {unit} in which {planted_s * factor:g} {unit} are "
+        "lost.",
     ]
     if found is None:
         return parts
+    lost = float(f"{found.lost_s * factor:.4g}")
     parts.append(
-        f"whyidle finds {found.lost_s * 1e3:.4g} ms ({found.share:.1%}), *{found.level}*"
+        f"whyidle finds {lost:g} {unit} ({found.share:.1%}), *{found.level}*"
         f"{_place(found)}, and says:"
     )
     return [*parts, *(_remedy_text(remedy) for remedy in found.remedies)]

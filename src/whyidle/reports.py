@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from whyidle.comparison import Comparison
 from whyidle.diagnosis import Diagnosis, write_whole
 from whyidle.errors import (
     NotFound,
@@ -125,6 +126,34 @@ def deliver(diagnosis: Diagnosis, reports: Sequence[Report], *, quiet: bool) -> 
     """Draw and write every report of a diagnosis."""
     deliver_text(
         lambda format, on_terminal: text_of(diagnosis, format, on_terminal=on_terminal),
+        reports,
+        quiet=quiet,
+    )
+
+
+def comparison_text(comparison: Comparison, format: str, *, on_terminal: bool) -> str:
+    """The comparison drawn in one of FORMATS; colour and real width only on a terminal."""
+    if format == "json":
+        return comparison.to_json()
+    if format == "markdown":
+        from whyidle.render import compare_markdown
+
+        return compare_markdown.render(comparison)
+    if format == "html":
+        from whyidle.render import compare_page
+
+        return compare_page.render(comparison)
+    from whyidle.render import compare_terminal
+
+    return compare_terminal.render(
+        comparison, width=columns(on_terminal), color=on_terminal and wants_color()
+    )
+
+
+def deliver_comparison(comparison: Comparison, reports: Sequence[Report], *, quiet: bool) -> None:
+    """Draw and write every report of a comparison."""
+    deliver_text(
+        lambda format, on_terminal: comparison_text(comparison, format, on_terminal=on_terminal),
         reports,
         quiet=quiet,
     )

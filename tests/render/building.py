@@ -15,6 +15,7 @@ from whyidle.diagnosis import (
     Where,
     Window,
 )
+from whyidle.job_records import JobDevice, JobLedger, JobRow
 
 MS = 1_000_000
 ORIGIN_NS = "1623142623461234567"
@@ -126,6 +127,40 @@ def diagnosis(devices: list[Device], ledger: list[LedgerRow], **more: object) ->
         ),
     }
     return Diagnosis(whyidle="0.1.0", devices=devices, ledger=ledger, **{**rest, **more})
+
+
+def job_of(
+    gpus: list[tuple[float, float, float]],
+    cause: str,
+    *,
+    shares: list[float | None],
+    host: str = "node7",
+) -> JobLedger:
+    """A job ledger of GPUs given as (wall seconds, busy share, seconds lost)."""
+    devices, ledger = [], []
+    for index, (wall_s, busy, lost_s) in enumerate(gpus):
+        idle_s = wall_s * (1 - busy) * 0.9
+        busy_s, unknown_s = wall_s * busy, wall_s - wall_s * busy - idle_s
+        unexplained_s = max(0.0, idle_s - lost_s)
+        devices.append(
+            JobDevice(
+                host=host, gpu=f"GPU-3f1c2d4e-{index}", device=index, rank=None, matched=None,
+                name="NVIDIA A100-SXM4-80GB", meter="gpu_utilization", start_ns=None, end_ns=None,
+                wall_s=wall_s, busy_s=busy_s, idle_s=idle_s, unknown_s=unknown_s,
+                useful_s=wall_s - unknown_s - lost_s - unexplained_s, lost_s=lost_s,
+                unexplained_s=unexplained_s, samples=int(wall_s), period_s=1.0, shares=shares,
+            )
+        )  # fmt: skip
+        if lost_s:
+            ledger.append(
+                JobRow(
+                    host=host, gpu=f"GPU-3f1c2d4e-{index}", device=index, rank=None, cause=cause,
+                    state="idle", lost_s=lost_s, share=lost_s / wall_s,
+                )
+            )  # fmt: skip
+    names = ("wall_s", "busy_s", "idle_s", "unknown_s", "useful_s", "lost_s", "unexplained_s")
+    sums = {name: sum(getattr(d, name) for d in devices) for name in names}
+    return JobLedger(devices=devices, ledger=ledger, **sums)
 
 
 def one_source(name: str, *notes: str, rank: int | None = None, events: int = 75_000) -> Source:

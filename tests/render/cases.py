@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tests.render.building import (
     MS,
@@ -10,6 +11,7 @@ from tests.render.building import (
     device,
     diagnosis,
     finding,
+    job_of,
     one_source,
     remedy,
     rows,
@@ -21,9 +23,12 @@ from whyidle.diagnosis import (
     Crashed,
     Diagnosis,
     EvidenceRow,
-    JobLedger,
-    LedgerRow,
     NotJudged,
+    Observation,
+    Place,
+    Plan,
+    PlanStep,
+    PredictedStep,
     Timeline,
     TimelineSpan,
 )
@@ -171,16 +176,9 @@ def nothing_recorded() -> Diagnosis:
 def crashed() -> Diagnosis:
     """A run in which two causes failed, and which was also observed as a whole."""
     base = healthy()
-    job_rows = [
-        LedgerRow(
-            rank=None,
-            device=0,
-            cause="blind_spots.checkpoint_pause",
-            state="empty",
-            lost_s=42.0,
-            share=0.14,
-        )
-    ]
+    job = job_of(
+        [(300.0, 0.86, 42.0)], "blind_spots.checkpoint_pause", shares=[0.9, 0.1, None, 1.0]
+    )
     pause = finding(
         "blind_spots.checkpoint_pause",
         "Training stops while a checkpoint is written",
@@ -194,12 +192,80 @@ def crashed() -> Diagnosis:
         base.ledger,
         sources=base.sources,
         findings=[pause, *base.findings],
-        job=JobLedger(wall_s=300.0, ledger=job_rows),
+        job=job,
         crashed=[
             Crashed(cause="memory.allocator_pressure", error="ColumnNotFoundError: value"),
             Crashed(cause="acme.own_rule", error="ZeroDivisionError: division by zero"),
         ],
     )
+
+
+def sampled_only() -> Diagnosis:
+    """Readings of nvidia-smi of three GPUs, no trace: one of them does nothing half of the time."""
+    job = job_of(
+        [(7200.0, 0.93, 0.0), (7200.0, 0.91, 0.0), (7200.0, 0.44, 3600.0)],
+        "scheduling.gpu_left_idle",
+        shares=[1.0, 0.95, 0.9, 0.0, 0.0, None, 0.5, 1.0],
+    )
+    idle = finding(
+        "scheduling.gpu_left_idle",
+        "A GPU is left idle",
+        3600.0,
+        21600.0,
+        "seen",
+        ledger="job",
+        where=[where(3600.0, host="node7", device=2, gpu="GPU-3f1c2d4e-aaaa-bbbb")],
+    )
+    sources = [one_source("smi.csv", events=21_600)]
+    return diagnosis([], [], sources=sources, job=job, findings=[idle])
+
+
+def signs_only() -> Diagnosis:
+    """Dumps of a flight recorder: which rank is absent, without any device time."""
+    absent = Observation(
+        cause="communication.rank_absent",
+        reason=5,
+        title="A rank never joined a collective",
+        level="seen",
+        status="preview",
+        what="Rank 3 did not enqueue all_reduce 1,204 of group default_pg, which 15 ranks wait in.",
+        where=[Place(rank=3, op="nccl:all_reduce", file="train.py", line=88, host="node1")],
+        evidence=[EvidenceRow(source="dump_rank3", row=1203, what="last entry: all_reduce 1,203")],
+        remedies=[remedy("Look at rank 3 first", "py-spy dump --pid PID on node1")],
+    )
+    link = Observation(
+        cause="scheduling.link_downgraded",
+        reason=6,
+        title="A PCIe link is narrower than it could be",
+        level="seen",
+        status="stable",
+        what="GPU 2 runs at x4 of x16.",
+        where=[Place(host="node1", device=2)],
+        evidence=[],
+        remedies=[],
+    )
+    return diagnosis([], [], sources=[one_source("dump_rank3")], observations=[absent, link])
+
+
+def thousand() -> Diagnosis:
+    """A thousand GPUs: only the worst are named, and the rest is one sentence."""
+    devices, ledger = [], []
+    for rank in range(1000):
+        losses: list[Loss] = [("communication.rank_imbalance", "communication", 0.3 + rank / 2000)]
+        gpu = device(
+            losses, compute_s=2.0, communication_s=0.9, copy_s=0.01, empty_s=0.1, steps=6,
+            rank=rank, name="NVIDIA H100 80GB HBM3",
+        )  # fmt: skip
+        devices.append(gpu)
+        ledger += rows(gpu, losses)
+    lost = sum(d.lost_s for d in devices)
+    wall = sum(d.wall_s for d in devices)
+    late = finding(
+        "communication.rank_imbalance", "Ranks wait for a late one", lost, wall, "deduced",
+        job_cost_s=0.42, where=[where(lost, rank=5, op="DataLoader.__next__")],
+    )  # fmt: skip
+    sources = [one_source(f"job/rank{rank}.json.gz", rank=rank) for rank in range(1000)]
+    return diagnosis(devices, ledger, sources=sources, findings=[late])
 
 
 HOSTILE = [
@@ -268,8 +334,35 @@ def hostile() -> Diagnosis:
         timeline=timeline,
         not_judged=[NotJudged(cause=name, missing=[name], record_with=name) for name in HOSTILE],
         crashed=[Crashed(cause=name, error=name) for name in HOSTILE],
+        **_hostile_outlook(),
         notes=HOSTILE,
     )
+
+
+def _hostile_outlook() -> dict[str, Any]:
+    """Signs, a plan and samples with names that try the same."""
+    return {
+        "observations": [
+            Observation(
+                cause=name,
+                reason=9,
+                title=name,
+                level="suspected",
+                status="preview",
+                what=name,
+                where=[Place(file=name, line=1, op=name, host=name, gpu=name)],
+                evidence=[EvidenceRow(source=name, row=1, what=name)],
+                remedies=[remedy(name, name)],
+            )
+            for name in HOSTILE
+        ],
+        "plan": Plan(
+            remedies=[PlanStep(cause=name, what=name) for name in HOSTILE],
+            step_s=0.5,
+            predicted=PredictedStep(low=0.4, mid=0.3, high=0.2),
+        ),
+        "job": job_of([(1.0, 0.5, 0.1)], HOSTILE[0], shares=[0.5], host=HOSTILE[2]),
+    }
 
 
 CASES: dict[str, Callable[[], Diagnosis]] = {
@@ -281,5 +374,8 @@ CASES: dict[str, Callable[[], Diagnosis]] = {
     "nothing_found": nothing_found,
     "nothing_recorded": nothing_recorded,
     "crashed": crashed,
+    "sampled_only": sampled_only,
+    "signs_only": signs_only,
+    "thousand": thousand,
     "hostile": hostile,
 }

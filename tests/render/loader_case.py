@@ -20,6 +20,10 @@ from whyidle.diagnosis import (
     EvidenceRow,
     Gain,
     NotJudged,
+    Plan,
+    PlanStep,
+    PredictedStep,
+    Replay,
     Timeline,
     TimelineClaim,
     TimelineSpan,
@@ -76,6 +80,20 @@ def loader_bound() -> Diagnosis:
         findings=findings,
         timeline=loader_timeline(),
         not_judged=_usual_gaps(),
+        plan=Plan(
+            remedies=[
+                PlanStep(
+                    cause="data_loading.loader_workers_too_few",
+                    what="Load batches in worker processes",
+                ),
+                PlanStep(cause="memory.fp32_no_tensor_cores", what="Allow TF32"),
+            ],
+            step_s=0.195,
+            predicted=PredictedStep(low=0.161, mid=0.142, high=0.121),
+        ),
+        replay=Replay(
+            measured_step_s=0.195, replayed_step_s=0.1921, error=-0.0149, constants_s=0.0042
+        ),
         notes=["The last step has no end mark; it was closed at the last device activity."],
     )
 

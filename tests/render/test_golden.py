@@ -29,6 +29,16 @@ def test_the_screen_looks_as_it_did(name: str, width: int) -> None:
     check(f"{name}.{width}.txt", terminal.render(CASES[name](), width=width, color=False))
 
 
-@pytest.mark.parametrize("name", ["loader_bound", "mostly_unrecorded", "many_ranks", "hostile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "loader_bound",
+        "mostly_unrecorded",
+        "many_ranks",
+        "hostile",
+        "sampled_only",
+        "signs_only",
+    ],
+)
 def test_the_comment_looks_as_it_did(name: str) -> None:
     check(f"{name}.md", markdown.render(CASES[name]()))

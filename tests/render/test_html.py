@@ -20,6 +20,9 @@ from tests.render.cases import (
     loader_bound,
     many_ranks,
     nothing_found,
+    sampled_only,
+    signs_only,
+    thousand,
 )
 from tests.render.loader_case import loader_timeline
 from tests.render.page_reader import Page
@@ -27,7 +30,7 @@ from whyidle.diagnosis import Diagnosis
 from whyidle.render import html
 from whyidle.render.colours import contrast
 from whyidle.render.page.markup import asset
-from whyidle.render.phrases import clean
+from whyidle.render.plain import clean
 
 SCRIPTS = (
     "page.js",
@@ -150,8 +153,48 @@ def test_calls_nested_too_deeply_are_left_out_and_counted() -> None:
 
 
 def test_each_of_several_devices_has_a_row_and_a_single_one_has_none() -> None:
-    assert page(many_ranks()).text.count("rank 5, GPU 0") == 1
+    found = page(many_ranks())
+    assert "81.2% at the most (rank 5, GPU 0)" in found.text
+    assert found.text.count("rank 5, GPU 0") == 2
     assert "Each device" not in page(loader_bound()).text
+
+
+def test_of_a_thousand_devices_the_worst_are_drawn_and_all_are_listed() -> None:
+    text = html.render(thousand())
+    assert len(text) < 1_000_000
+    found = Page(text)
+    assert "The 16 devices that lost most" in found.text
+    assert "1,000 of 1,000 devices" in found.text
+    assert found.text.count("rank 999, GPU 0") >= 2
+    assert "and 936 more files, in the JSON report" in found.text
+
+
+def test_what_all_changes_together_bring_stands_beside_the_error_of_the_replay() -> None:
+    found = page(loader_bound())
+    assert "All together" in found.text
+    assert "Step 195 ms → 142 ms (121 ms to 161 ms), 1.37x (1.21x to 1.61x)" in found.text
+    assert "Step 195 ms → 151 ms (136 ms to 168 ms), 1.29x (1.16x to 1.44x) replay 1.5% off" in (
+        found.text
+    )
+    assert "Replayed without a change: 192 ms; measured: 195 ms" in found.text
+
+
+def test_signs_without_seconds_and_samples_without_a_trace_have_a_page() -> None:
+    signs = page(signs_only())
+    assert "2 signs of trouble were seen" in signs.text
+    assert "Rank 3 did not enqueue all_reduce 1,204" in signs.text
+    sampled = page(sampled_only())
+    assert "The 3 sampled GPUs were busy for 76% of 6 h together; 17% was lost." in (
+        sampled.text.replace("\u00a0", " ")
+    )
+    assert "node7, GPU 2" in sampled.text and "███▁▁·▅█" in sampled.text
+
+
+def test_the_colours_of_spans_and_bars_lower_than_their_row_are_explained() -> None:
+    found = page(loader_bound())
+    assert "named range" in found.text and "computing" in found.text
+    assert any(c.weight < 1 for c in loader_timeline().claims)
+    assert "lower than its row: that share of the time was lost" in found.text
 
 
 def test_finding_nothing_is_said() -> None:

@@ -13,8 +13,15 @@ from whyidle.diagnosis import SCHEMA, Diagnosis
 from whyidle.render import phrases
 from whyidle.render.colours import OTHER, reasons, shades
 from whyidle.render.numerals import percent
-from whyidle.render.page import finding_section, rest_section, time_section, timeline_section
+from whyidle.render.page import (
+    finding_section,
+    outlook_section,
+    rest_section,
+    time_section,
+    timeline_section,
+)
 from whyidle.render.page.markup import asset, bar, bar_rules, colour_rules, esc
+from whyidle.render.plain import clean, elide
 from whyidle.render.slices import finding_marks, slices
 
 _SCRIPTS = (
@@ -24,7 +31,7 @@ _SCRIPTS = (
     "timeline_tables.js",
     "timeline_controls.js",
 )
-_STYLES = ("theme.css", "parts.css", "findings.css", "timeline.css", "media.css")
+_STYLES = ("theme.css", "parts.css", "findings.css", "outlook.css", "timeline.css", "media.css")
 _LOGO = (
     '<svg class="logo" viewBox="0 0 32 32" aria-hidden="true" focusable="false">'
     '<rect x="2" y="6" width="10" height="20" rx="2"/>'
@@ -35,9 +42,20 @@ _LOGO = (
 
 def render(diagnosis: Diagnosis) -> str:
     """The report as one complete page."""
-    style = "\n".join([*map(asset, _STYLES), _rules(diagnosis)])
-    script = "\n".join(asset(name) for name in _SCRIPTS)
-    name = esc(phrases.source_names(diagnosis))
+    return whole_page(
+        title=phrases.source_names(diagnosis),
+        style="\n".join([*map(asset, _STYLES), _rules(diagnosis)]),
+        script="\n".join(asset(name) for name in _SCRIPTS),
+        body=_sections(diagnosis),
+        foot=f"whyidle {diagnosis.whyidle} · {SCHEMA}",
+    )
+
+
+def whole_page(*, title: str, style: str, script: str, body: str, foot: str) -> str:
+    """A page of its own that allows nothing but this style and this script.
+
+    ``title`` and ``foot`` are plain text, ``body`` is finished HTML.
+    """
     policy = (
         f"default-src 'none'; style-src 'sha256-{_digest(style)}'; "
         f"script-src 'sha256-{_digest(script)}'; base-uri 'none'; form-action 'none'"
@@ -48,12 +66,12 @@ def render(diagnosis: Diagnosis) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>whyidle: {name}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>whyidle: {esc(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         '<a class="skip" href="#main">Skip to the report</a>\n'
-        f'<header class="top"><p class="brand">{_LOGO}whyidle</p><p class="file">{name}</p>'
-        '<button type="button" id="theme" hidden>Dark</button></header>\n'
-        f'<main id="main" tabindex="-1">{_sections(diagnosis)}</main>\n'
-        f"<footer><p>whyidle {esc(diagnosis.whyidle)} · {esc(SCHEMA)}</p></footer>\n"
+        f'<header class="top"><p class="brand">{_LOGO}whyidle</p><p class="file">{esc(title)}</p>'
+        '<button type="button" id="theme" hidden>Use dark colours</button></header>\n'
+        f'<main id="main" tabindex="-1">{body}</main>\n'
+        f"<footer><p>{esc(foot)}</p></footer>\n"
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
@@ -65,11 +83,14 @@ def _sections(diagnosis: Diagnosis) -> str:
             time_section.draw_totals(diagnosis),
             time_section.draw_time(diagnosis),
             finding_section.draw_findings(diagnosis),
+            outlook_section.draw_plan(diagnosis),
+            outlook_section.draw_observations(diagnosis),
             timeline_section.draw_timeline(diagnosis),
             rest_section.draw_devices(diagnosis),
+            outlook_section.draw_samples(diagnosis),
             rest_section.draw_not_judged(diagnosis),
             rest_section.draw_remarks(diagnosis),
-            rest_section.draw_words(),
+            rest_section.draw_words(diagnosis),
             rest_section.draw_sources(diagnosis),
         )
     )
@@ -79,6 +100,7 @@ def _rules(diagnosis: Diagnosis) -> str:
     """CSS that only this diagnosis needs: colours of its causes, widths of its bars."""
     rules = [colour_rules(_colours(diagnosis))]
     rules.append(bar_rules(time_section.parts_of(diagnosis), time_section.MAIN_BAR))
+    rules.append(outlook_section.plan_rules(diagnosis))
     rules += [bar_rules(parts, name) for name, _, parts in rest_section.device_parts(diagnosis)]
     return "\n".join(rules) + "\n"
 
@@ -119,7 +141,7 @@ def fragment(diagnosis: Diagnosis) -> str:
 def _short(diagnosis: Diagnosis, index: int) -> str:
     finding = diagnosis.findings[index]
     found = phrases.places(finding, diagnosis)
-    where = f" in <code>{esc(phrases.elide(found[0][0], 120))}</code>" if found else ""
+    where = f" in <code>{esc(elide(found[0][0], 120))}</code>" if found else ""
     first = f": {esc(finding.remedies[0].what)}" if finding.remedies else ""
-    title = esc(phrases.elide(phrases.clean(finding.title), 120))
+    title = esc(elide(clean(finding.title), 120))
     return f"<li><b>{title}</b> ({percent(finding.share)}){where}{first}</li>"

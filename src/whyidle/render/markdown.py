@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from whyidle.diagnosis import Device, Diagnosis, Finding, Remedy
-from whyidle.render import phrases
+from whyidle.render import outlook, phrases, sampled
 from whyidle.render.numerals import count, duration, percent
-from whyidle.render.phrases import clean, clean_block, elide
+from whyidle.render.plain import clean, clean_block, elide, reads_as_code
 from whyidle.render.slices import cells, finding_marks, slices
 
 _BAR_CELLS = 40
@@ -31,8 +31,8 @@ def render(diagnosis: Diagnosis) -> str:
         blocks.append(_time_table(diagnosis))
     if diagnosis.findings:
         blocks += ["#### What to change", _finding_table(diagnosis), _details(diagnosis)]
-    if len(diagnosis.devices) > 1:
-        blocks.append(_folded("Each device", _device_table(diagnosis.devices)))
+    blocks += [_plan(diagnosis), _observations(diagnosis), _devices(diagnosis)]
+    blocks.append(_samples(diagnosis))
     blocks += _remarks(diagnosis)
     return "\n\n".join(block.strip() for block in blocks if block.strip()) + "\n"
 
@@ -69,13 +69,15 @@ def block(raw: str, language: str = "") -> str:
     return f"{fence}{language}\n{inside}\n{fence}"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], right: set[int]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: set[int]) -> str:
+    """A table of finished cells; columns in ``right`` are set to the right."""
     rule = ["---:" if i in right else "---" for i in range(len(head))]
     lines = [head, rule, *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _folded(summary: str, body: str) -> str:
+def folded(summary: str, body: str) -> str:
+    """A part that opens on demand; both are finished Markdown or HTML."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n\n</details>"
 
 
@@ -94,8 +96,8 @@ def _time_table(diagnosis: Diagnosis) -> str:
         )
         for part in parts
     ]
-    table = _table(("", "Where the time went", "Share", "Time"), rows, {2, 3})
-    return f"`{bar}`\n\n{table}"
+    shown = table(("", "Where the time went", "Share", "Time"), rows, {2, 3})
+    return f"`{bar}`\n\n{shown}"
 
 
 def _finding_table(diagnosis: Diagnosis) -> str:
@@ -123,7 +125,7 @@ def _finding_table(diagnosis: Diagnosis) -> str:
     head = ("#", "Cause", "Lost", "Per step", "Certainty", "Where", "Do first")
     more = len(diagnosis.findings) - _ROWS
     rest = f"\n\nand {more} smaller, in the JSON report" if more > 0 else ""
-    return _table(head, rows, {0, 2, 3}) + rest
+    return table(head, rows, {0, 2, 3}) + rest
 
 
 def _details(diagnosis: Diagnosis) -> str:
@@ -133,7 +135,7 @@ def _details(diagnosis: Diagnosis) -> str:
         for mark, finding in list(marked)[:_DETAILED]
         if finding.remedies or finding.evidence or len(finding.where) > 1
     ]
-    return _folded("How to change it, and the evidence", "\n\n".join(parts)) if parts else ""
+    return folded("How to change it, and the evidence", "\n\n".join(parts)) if parts else ""
 
 
 def _finding_details(mark: str, finding: Finding, diagnosis: Diagnosis) -> str:
@@ -143,28 +145,93 @@ def _finding_details(mark: str, finding: Finding, diagnosis: Diagnosis) -> str:
     for row in finding.evidence[:_PLACES]:
         at = "" if row.row is None else f", event {row.row:,}"
         lines.append(f"- evidence: {text(row.what)} ({code(row.source)}{at})")
-    if finding.job_cost_s is not None:
-        lines.append(f"- cost to the job as a whole: {duration(finding.job_cost_s)}")
+    cost = outlook.job_cost(finding, diagnosis)
+    if cost:
+        lines.append(f"- {cost}")
     body = "\n".join([lines[0], "", *lines[1:]])
-    return "\n\n".join([body, *(_remedy(remedy) for remedy in finding.remedies)])
+    error = outlook.replay_error(diagnosis)
+    return "\n\n".join([body, *(_remedy(remedy, error) for remedy in finding.remedies)])
 
 
-def _remedy(remedy: Remedy) -> str:
+def _remedy(remedy: Remedy, error: str | None) -> str:
     lines = [f"Change: {text(remedy.what)}"]
-    gain = phrases.gain(remedy)
+    gain = outlook.gain(remedy)
     if gain:
-        lines[0] += f" ({gain})"
+        lines.append(f"Predicted: {gain}" + (f" · {error}" if error else ""))
     warning = phrases.caution(remedy)
     if warning:
         lines.append(f"Careful: {text(warning)}")
     if clean(remedy.how):
-        lines.append(block(remedy.how) if phrases.reads_as_code(remedy.how) else text(remedy.how))
+        lines.append(block(remedy.how) if reads_as_code(remedy.how) else text(remedy.how))
     if remedy.patch:
         lines.append(block(remedy.patch, "diff"))
     if clean(remedy.prove):
-        as_code = phrases.reads_as_code(remedy.prove)
+        as_code = reads_as_code(remedy.prove)
         lines.append(f"To prove it: {code(remedy.prove) if as_code else text(remedy.prove)}")
     return "\n\n".join(lines)
+
+
+def _plan(diagnosis: Diagnosis) -> str:
+    """All changes together, and how well the replay behind the predictions meets the step."""
+    said, replay = outlook.plan(diagnosis), outlook.replay(diagnosis)
+    parts = []
+    if diagnosis.plan is not None and said:
+        steps = [
+            f"{i}. {text(elide(clean(step.what), 300))}"
+            for i, step in enumerate(diagnosis.plan.remedies, 1)
+        ]
+        parts += [f"**{outlook.plan_title(diagnosis)}:** {said}", "\n".join(steps[:_ROWS])]
+    if replay:
+        parts.append(f"<sub>{text(replay)} {text(outlook.HOW_PREDICTED)}</sub>")
+    return "\n\n".join(parts)
+
+
+def _observations(diagnosis: Diagnosis) -> str:
+    if not diagnosis.observations:
+        return ""
+    blocks = [f"#### {outlook.signs_title(diagnosis)}; what it costs is not known"]
+    for found in diagnosis.observations[:_ROWS]:
+        where = outlook.spots(found, _PLACES)
+        lines = [
+            f"**{text(elide(clean(found.title), 120))}** ({outlook.certainty(found)}, "
+            f"{code(found.cause)}): {text(found.what)}"
+        ]
+        lines += [f"Where: {text(where)}"] if where else []
+        lines += [_remedy(remedy, None) for remedy in found.remedies[:1]]
+        blocks.append("\n\n".join(lines))
+    left = len(diagnosis.observations) - _ROWS
+    if left > 0:
+        blocks.append(f"and {left} more, in the JSON report")
+    return "\n\n".join(blocks)
+
+
+def _devices(diagnosis: Diagnosis) -> str:
+    said = outlook.crowd(diagnosis)
+    if said is None:
+        return ""
+    few = len(diagnosis.devices) <= outlook.CROWD
+    shown = diagnosis.devices if few else outlook.worst(diagnosis, outlook.CROWD)
+    title = "Each device" if few else f"The {len(shown)} devices that lost most"
+    return f"{text(said)}\n\n" + folded(title, _device_table(shown))
+
+
+def _samples(diagnosis: Diagnosis) -> str:
+    job = sampled.drawn(diagnosis)
+    if job is None:
+        return ""
+    rows = [
+        (
+            text(sampled.name(d)),
+            text(elide(clean(d.name), 60)) if d.name else "",
+            *sampled.shares(d),
+            sampled.strip(d, _BAR_CELLS),
+        )
+        for d in sampled.worst(job, outlook.CROWD)
+    ]
+    head = ("GPU", "Model", "Busy", "Lost", "Unknown", "Busy over time")
+    said = f"{text(sampled.sentence(job))} {text(sampled.meaning(job))}"
+    listed = table(head, rows, {2, 3, 4})
+    return folded(f"The whole run: {sampled.scope(job)}", f"{said}\n\n{listed}")
 
 
 def _device_table(devices: Sequence[Device]) -> str:
@@ -181,7 +248,7 @@ def _device_table(devices: Sequence[Device]) -> str:
         for d in devices
     ]
     head = ("Device", "Wall", "Useful", "Lost", "Unexplained", "of it unrecorded", "Median step")
-    return _table(head, rows, {1, 2, 3, 4, 5, 6})
+    return table(head, rows, {1, 2, 3, 4, 5, 6})
 
 
 def _remarks(diagnosis: Diagnosis) -> list[str]:
@@ -194,7 +261,7 @@ def _remarks(diagnosis: Diagnosis) -> list[str]:
             names = ", ".join(code(cause) for cause in group.causes)
             what = text("; ".join(group.missing)) or "a recording"
             lines.append(f"{what} (for {names}):\n\n{block(group.record_with)}")
-        found.append(_folded(f"Not judged: {causes}. To judge them, record", "\n\n".join(lines)))
+        found.append(folded(f"Not judged: {causes}. To judge them, record", "\n\n".join(lines)))
     notes = [*diagnosis.notes, *(note for s in diagnosis.sources for note in s.notes)]
     if notes:
         found.append("Notes:\n\n" + _list(map(text, notes)))

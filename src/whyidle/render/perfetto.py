@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, cast
 
-from whyidle.diagnosis import Diagnosis, Timeline, TimelineClaim
+from whyidle.diagnosis import Diagnosis, Finding, Timeline, TimelineClaim
 from whyidle.errors import OutputError
-from whyidle.render import phrases
+from whyidle.render import outlook, phrases
 from whyidle.render.chrome_json import CHUNK_BYTES, Layout, find_layout, opened
-from whyidle.render.phrases import clean
+from whyidle.render.plain import clean
 from whyidle.render.slices import title_of
 
 PROCESS = 1_999_999_973
@@ -60,16 +60,29 @@ def events(diagnosis: Diagnosis, timeline: Timeline, base_ns: int) -> Iterator[d
     if any(claim.cause is None for claim in timeline.claims):
         yield _name("thread_name", UNEXPLAINED_TRACK, "whyidle: unexplained time")
     titles = {finding.cause: clean(finding.title) for finding in diagnosis.findings}
+    advice = {finding.cause: _advice(finding) for finding in diagnosis.findings}
     origin_ns = int(diagnosis.window.origin_ns) - base_ns
     for claim in timeline.claims:
         start_ns = max(claim.start_ns, timeline.start_ns)
         end_ns = min(claim.end_ns, timeline.end_ns)
         if end_ns > start_ns:
-            yield _slice(claim, titles, origin_ns + start_ns, end_ns - start_ns)
+            slice_ = _slice(claim, titles, origin_ns + start_ns, end_ns - start_ns)
+            slice_["args"] |= advice.get(claim.cause or "", {})
+            yield slice_
 
 
 def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": PROCESS, "tid": thread, "args": {"name": name}}
+
+
+def _advice(finding: Finding) -> dict[str, str]:
+    """What to do first about a finding and what it would bring, for who clicks on its slices."""
+    if not finding.remedies:
+        return {}
+    first = finding.remedies[0]
+    told = {"do first": clean(first.what)}
+    gain = outlook.gain(first)
+    return {**told, "predicted": gain} if gain else told
 
 
 def _slice(

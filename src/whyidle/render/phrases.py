@@ -1,20 +1,19 @@
 """The wording that every report shares, for a reader who knows no profiling jargon.
 
-Text from the evidence (operator names, paths) passes ``clean`` first: control characters,
-direction marks and half surrogates would garble a terminal or a page.
+Text from the evidence (operator names, paths) passes ``plain.clean`` first.
 """
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from whyidle.diagnosis import Crashed, Device, Diagnosis, Finding, Remedy, Where
-from whyidle.render.numerals import about, count, duration, percent, speedup
+from whyidle.render import sampled
+from whyidle.render.numerals import about, count, duration, percent
+from whyidle.render.plain import SHORTEST, clean, clean_block, elide
 
 LEVELS = {
     "seen": "seen: the recording shows it directly",
@@ -31,72 +30,21 @@ MEANINGS = {
 }
 """What each part of the time means."""
 
-STATES = {
-    "compute": "while the device was computing",
-    "communication": "while the device was only communicating",
-    "copy": "while the device was only copying memory",
-    "empty": "while the device had nothing to do",
+ON_CPU = {
+    "useful": "operators were running and no rule found that work wasteful",
+    "lost": "a rule names what kept operators from running",
+    "unexplained": "no operator was running, and no rule knows why",
 }
-"""When a loss happened, by the state of the device."""
+"""What they mean for a run without a GPU, where that differs."""
+
+
+def meanings(diagnosis: Diagnosis) -> dict[str, str]:
+    """What each part of the time means in this diagnosis."""
+    return MEANINGS | ON_CPU if on_cpu(diagnosis) else MEANINGS
+
 
 _SMALL = 0.05
 _WORTH_SAYING = 0.01
-
-
-def clean(text: str) -> str:
-    """One line of printable text: white space becomes a blank, what is unprintable shows as �."""
-    if text.isprintable():
-        return text.strip()
-    return "".join(map(_printable, text)).strip()
-
-
-def clean_block(text: str) -> str:
-    """Like ``clean``, with line breaks and indents kept, for code and patches."""
-    lines = text.replace("\r\n", "\n").split("\n")
-    return "\n".join("".join(map(_printable, line)).rstrip() for line in lines).strip("\n")
-
-
-def _printable(letter: str) -> str:
-    if letter in "\t\n\r\v\f\x85\u2028\u2029":
-        return " "
-    if unicodedata.category(letter) in ("Cc", "Cs") or letter in "\u061c\u200e\u200f":
-        return "\ufffd"
-    if "\u202a" <= letter <= "\u202e" or "\u2066" <= letter <= "\u2069":
-        return "\ufffd"
-    return letter
-
-
-def reads_as_code(text: str) -> bool:
-    """Whether text looks like code or a command to copy, not like a sentence."""
-    if re.match(r"(whyidle|python3?|torchrun|pip|nsys) ", text):
-        return True
-    if text.endswith(".") or re.search(r"\b[A-Za-z]{2,},? [a-z]{2,},? [a-z]{2,}\b", text):
-        return False
-    return bool(re.search(r"[=(\[]|\s--?\w", text))
-
-
-def shortened(text: str, width: int) -> str:
-    """The first sentences of ``text`` that fit in ``width`` characters, or as many words."""
-    if len(text) <= width:
-        return text
-    ends = [found.end() for found in re.finditer(r"[.!?](?= [A-Z])", text[: width - 1])]
-    if ends and ends[-1] > 0.6 * width:
-        return text[: ends[-1]]
-    words = text[: width - 2].rpartition(" ")[0]
-    return f"{words or text[: width - 2]} …"
-
-
-_SHORTEST = 12
-
-
-def elide(text: str, width: int) -> str:
-    """``text`` in at most ``width`` characters, the middle given up first."""
-    if len(text) <= width:
-        return text
-    if width < 4:
-        return text[:width]
-    tail = (width - 1) // 3
-    return text[: width - 1 - tail] + "…" + text[len(text) - tail :]
 
 
 def on_cpu(diagnosis: Diagnosis) -> bool:
@@ -118,7 +66,7 @@ def distinct(devices: Iterable[Device]) -> list[Device]:
 def hardware(devices: Iterable[Device]) -> str:
     """The kinds of device, with how many: ``8 x NVIDIA H100``; empty when no name is known."""
     names = Counter(clean(d.name) for d in distinct(devices) if d.name)
-    return ", ".join(name if n == 1 else f"{n} x {name}" for name, n in names.items())
+    return ", ".join(name if n == 1 else f"{n:,} x {name}" for name, n in names.items())
 
 
 def source_names(diagnosis: Diagnosis) -> str:
@@ -142,7 +90,7 @@ def scope(diagnosis: Diagnosis) -> str:
     """What was judged, in a few words: devices, seconds, steps."""
     judged = diagnosis.devices
     if not judged:
-        return "nothing judged"
+        return sampled.scope(diagnosis.job) if diagnosis.job else "no device time recorded"
     parts = [hardware(judged)]
     several = distinct(judged)
     if len(several) > 1 and not all(d.name for d in judged):
@@ -175,7 +123,7 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     """The headline, sentence by sentence; the first one stands alone."""
     wall = diagnosis.wall_s
     if wall <= 0:
-        return ["Nothing could be judged: the evidence holds no device time."]
+        return _untimed_sentences(diagnosis)
     found = [_useful_sentence(diagnosis)]
     found += _unrecorded_sentence(diagnosis.unrecorded_s / wall)
     found += _biggest_sentence(diagnosis)
@@ -186,6 +134,21 @@ def sentences(diagnosis: Diagnosis) -> list[str]:
     return found
 
 
+def _untimed_sentences(diagnosis: Diagnosis) -> list[str]:
+    """The headline where no device was recorded: the whole run, signs, or that there is nothing."""
+    found = [sampled.sentence(diagnosis.job)] if diagnosis.job else []
+    found += _job_sentence(diagnosis)
+    signs = diagnosis.observations
+    if signs:
+        was, it = ("was", "it") if len(signs) == 1 else ("were", "they")
+        found.append(
+            f"{count(len(signs), 'sign')} of trouble {was} seen; no device time was recorded, so "
+            f"what {it} cost is not known."
+        )
+        found.append(f"The first: “{clean(signs[0].title)}”.")
+    return found or ["Nothing could be judged: the evidence holds no device time."]
+
+
 def _useful_sentence(diagnosis: Diagnosis) -> str:
     wall = diagnosis.wall_s
     useful, lost = about(diagnosis.useful_s / wall), _lost_clause(diagnosis)
@@ -193,7 +156,7 @@ def _useful_sentence(diagnosis: Diagnosis) -> str:
     if on_cpu(diagnosis):
         who = "No GPU was recorded. The CPU" + ("" if many == 1 else " processes")
     else:
-        who = "The GPU" if many == 1 else f"The {many} GPUs"
+        who = "The GPU" if many == 1 else f"The {many:,} GPUs"
     whose = "" if many == 1 else " together"
     return f"{who} did useful work for {useful} of {duration(wall)}{whose}; {lost}."
 
@@ -269,24 +232,15 @@ def place(where: Where, *, ranks: bool) -> str:
     parts = [" in ".join(p for p in (file, clean(where.op) if where.op else None) if p)]
     if where.thread and not parts[0]:
         parts.append(f"thread {clean(where.thread)}")
+    if where.host:
+        parts.append(clean(where.host))
     if ranks and where.rank is not None:
         parts.append(f"rank {where.rank}")
-    if ranks and where.rank is None and where.device is not None:
+    if where.gpu and where.device is None:
+        parts.append(f"GPU {elide(clean(where.gpu), SHORTEST)}")
+    if (ranks or where.host) and where.rank is None and where.device is not None:
         parts.append(device_name(None, where.device))
     return ", ".join(part for part in parts if part)
-
-
-def fitted(name: str, width: int) -> str:
-    """A place in at most ``width`` characters; leading folders go first, the line stays."""
-    if len(name) <= width:
-        return name
-    file, joint, rest = name.partition(" in ")
-    if not joint or "/" not in file:
-        room = width - len(file + joint)
-        return file + joint + elide(rest, room) if joint and room > 0 else elide(name, width)
-    short = f"…/{file.rsplit('/', 1)[1]}"
-    room = width - len(short) - len(joint)
-    return short + joint + elide(rest, room) if room >= _SHORTEST else elide(short, width)
 
 
 def places(finding: Finding, diagnosis: Diagnosis) -> list[tuple[str, float]]:
@@ -298,13 +252,6 @@ def places(finding: Finding, diagnosis: Diagnosis) -> list[tuple[str, float]]:
         if name:
             found[name] = found.get(name, 0.0) + where.lost_s
     return sorted(found.items(), key=lambda item: -item[1])
-
-
-def gain(remedy: Remedy) -> str | None:
-    """The predicted speed-up of a step as an interval; None when none was predicted."""
-    if remedy.gain is None:
-        return None
-    return f"predicted speed-up {speedup(remedy.gain.speedup_low, remedy.gain.speedup_high)}"
 
 
 def caution(remedy: Remedy) -> str | None:

@@ -9,7 +9,7 @@ from typing import Literal
 from whyidle.diagnosis import REASON_TITLES, Device, Diagnosis
 from whyidle.render import colours
 from whyidle.render.numerals import count
-from whyidle.render.phrases import clean
+from whyidle.render.plain import clean
 
 Part = Literal["useful", "cause", "other", "unexplained", "unrecorded"]
 

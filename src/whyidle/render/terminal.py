@@ -6,27 +6,23 @@ every part of the bar carries the mark of its line in the legend.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable
 
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from whyidle.diagnosis import Diagnosis, Finding, Remedy
-from whyidle.render import phrases
+from whyidle.diagnosis import Device, Diagnosis, Finding, Remedy
+from whyidle.render import outlook, phrases, sampled
 from whyidle.render.colours import ink
+from whyidle.render.lines import NARROWEST, WIDEST, Lines
 from whyidle.render.numerals import count, duration, percent
-from whyidle.render.phrases import clean, elide, shortened
+from whyidle.render.plain import clean, elide, fitted, reads_as_code, shortened
 from whyidle.render.slices import Slice, cells, finding_marks, slices
 
-WIDEST = 110
-"""Columns beyond which lines no longer grow; longer ones are hard to read."""
-
-NARROWEST = 20
-
 _DETAILED = 3
+_PLANNED = 6
+_OBSERVED = 4
+_DEVICES = 4
+_SAMPLED = 4
 _WORTH_CHANGING = 0.001
 _RECORDINGS = 4
 _NOTES = 3
@@ -36,71 +32,21 @@ _BAR_GLYPHS = {"useful": "█", "other": "+", "unexplained": "░", "unrecorded"
 def render(diagnosis: Diagnosis, *, width: int, color: bool) -> str:
     """The report as text of at most ``width`` columns; colour codes only when ``color``."""
     width = max(NARROWEST, min(width, WIDEST))
-    page = _Page(width, color)
+    page = Lines(width, color)
     _draw_head(page, diagnosis)
     if diagnosis.wall_s > 0:
         _draw_time(page, diagnosis)
     _draw_findings(page, diagnosis)
+    _draw_plan(page, diagnosis)
+    _draw_observations(page, diagnosis)
+    _draw_devices(page, diagnosis)
+    _draw_samples(page, diagnosis)
     _draw_recordings(page, diagnosis)
     _draw_remarks(page, diagnosis)
     return page.text()
 
 
-class _Page:
-    """Lines of text, wrapped to a width, with hanging indents."""
-
-    def __init__(self, width: int, color: bool) -> None:
-        self.width = width
-        self._color = color
-        self._out = io.StringIO()
-        self._console = Console(
-            file=self._out,
-            width=width,
-            force_terminal=color,
-            color_system="256" if color else None,
-            legacy_windows=False,
-            highlight=False,
-            markup=False,
-            emoji=False,
-        )
-
-    def line(self, text: Text | str, *, indent: int = 0, style: str = "") -> None:
-        """Print one paragraph, every line of it ``indent`` columns from the left."""
-        body = text if isinstance(text, Text) else Text(text, style=style)
-        body.overflow = "fold"
-        self._console.print(Padding(body, (0, 0, 0, indent)) if indent else body)
-
-    def item(self, mark: Text | str, text: Text | str, *, indent: int, style: str = "") -> None:
-        """A marked line; what is too long hangs under its own beginning."""
-        head = mark if isinstance(mark, Text) else Text(mark)
-        body = text if isinstance(text, Text) else Text(text, style=style)
-        body.overflow = "fold"
-        grid = Table.grid(padding=(0, 1, 0, 0))
-        grid.add_column(width=head.cell_len, no_wrap=True)
-        grid.add_column(ratio=1)
-        grid.add_row(head, body)
-        self._console.print(Padding(grid, (0, 0, 0, indent)))
-
-    def detail(self, label: str, text: str, *, style: str = "") -> None:
-        """A labelled line of a finding."""
-        self.item(Text(f"{label:<8}", style="dim"), text, indent=3, style=style)
-
-    def gap(self) -> None:
-        """An empty line between sections."""
-        self._console.print()
-
-    def heading(self, text: str) -> None:
-        """A section heading after an empty line."""
-        self.gap()
-        self.line(text, style="bold")
-
-    def text(self) -> str:
-        """Everything printed; no blanks at line ends."""
-        lines = self._out.getvalue().split("\n")
-        return "\n".join(line.rstrip() for line in lines).strip("\n") + "\n"
-
-
-def _draw_head(page: _Page, diagnosis: Diagnosis) -> None:
+def _draw_head(page: Lines, diagnosis: Diagnosis) -> None:
     name = f"whyidle {clean(diagnosis.whyidle)} · "
     files = elide(phrases.source_names(diagnosis), max(12, page.width - len(name)))
     page.line(name + files, style="dim")
@@ -112,7 +58,7 @@ def _draw_head(page: _Page, diagnosis: Diagnosis) -> None:
     page.line(text)
 
 
-def _draw_time(page: _Page, diagnosis: Diagnosis) -> None:
+def _draw_time(page: Lines, diagnosis: Diagnosis) -> None:
     page.heading("Where the time went")
     parts = slices(diagnosis, causes=4)
     page.line(_bar(parts, page.width - 2), indent=1)
@@ -149,7 +95,7 @@ def _legend(part: Slice, width: int) -> Text:
     return text
 
 
-def _draw_findings(page: _Page, diagnosis: Diagnosis) -> None:
+def _draw_findings(page: Lines, diagnosis: Diagnosis) -> None:
     if not diagnosis.findings:
         if diagnosis.wall_s > 0:
             page.heading("No cause was found")
@@ -174,41 +120,122 @@ def _smaller(rest: list[Finding], room: int) -> str:
     return line + ", ".join(shown or names[:1]) + (f" and {left} more" if left and shown else "")
 
 
-def _draw_title(page: _Page, mark: str, finding: Finding, diagnosis: Diagnosis) -> None:
+def _draw_title(page: Lines, mark: str, finding: Finding, diagnosis: Diagnosis) -> None:
     text = Text(elide(clean(finding.title), 80), style="bold")
     certain = finding.level + (", preview" if finding.status == "preview" else "")
     text.append(f"  {phrases.cost(finding, diagnosis)} · {certain}", style="not bold")
     page.item(Text(f"{mark:>2}", style="bold"), text, indent=0)
 
 
-def _draw_details(page: _Page, finding: Finding, diagnosis: Diagnosis) -> None:
+def _draw_details(page: Lines, finding: Finding, diagnosis: Diagnosis) -> None:
     room = max(12, page.width - 12)
     found = phrases.places(finding, diagnosis)
     if found:
         more = f" and {count(len(found) - 1, 'more place')}" if len(found) > 1 else ""
-        page.detail("where", phrases.fitted(found[0][0], max(12, room - len(more))) + more)
-    if finding.job_cost_s is not None:
-        page.detail("job", f"cost the job as a whole {duration(finding.job_cost_s)}")
+        page.detail("where", fitted(found[0][0], max(12, room - len(more))) + more)
+    cost = outlook.job_cost(finding, diagnosis)
+    if cost:
+        page.detail("job", cost)
     if finding.remedies:
-        _draw_remedy(page, finding.remedies[0], room)
+        _draw_remedy(page, finding.remedies[0], room, outlook.replay_error(diagnosis))
 
 
-def _draw_remedy(page: _Page, remedy: Remedy, room: int) -> None:
+def _draw_remedy(page: Lines, remedy: Remedy, room: int, error: str | None) -> None:
     what, how = clean(remedy.what).rstrip(".:"), clean(remedy.how)
     room = max(320, 3 * room)
     if how and how != what:
-        joint = ": " if phrases.reads_as_code(how) else ". "
+        joint = ": " if reads_as_code(how) else ". "
         what = shortened(what + joint + how, room)
     page.detail("do first", shortened(what, room))
-    gain = phrases.gain(remedy)
+    gain = outlook.gain(remedy)
     if gain:
-        page.detail("gain", gain)
+        page.detail("gain", f"{gain} · {error}" if error else gain)
     warning = phrases.caution(remedy)
     if warning:
         page.detail("careful", shortened(warning, room), style="yellow")
 
 
-def _draw_recordings(page: _Page, diagnosis: Diagnosis) -> None:
+def _draw_plan(page: Lines, diagnosis: Diagnosis) -> None:
+    said, replay = outlook.plan(diagnosis), outlook.replay(diagnosis)
+    if diagnosis.plan is not None and said:
+        page.heading(f"{outlook.plan_title(diagnosis)}: {said}")
+        steps = [clean(step.what).rstrip(".") for step in diagnosis.plan.remedies]
+        told = "; ".join(f"{i} {step}" for i, step in enumerate(steps[:_PLANNED], 1))
+        left = len(steps) - _PLANNED
+        more = f"; and {count(left, 'more change')}" if left > 0 else ""
+        page.line(elide(told, 4 * page.width) + more, indent=1)
+    if replay:
+        if not said:
+            page.gap()
+        page.line(replay, indent=1 if said else 0, style="dim")
+
+
+def _draw_observations(page: Lines, diagnosis: Diagnosis) -> None:
+    if not diagnosis.observations:
+        return
+    page.heading(f"{outlook.signs_title(diagnosis)}; what it costs is not known")
+    for found in diagnosis.observations[:_OBSERVED]:
+        text = Text(elide(clean(found.title), 80), style="bold")
+        text.append(f"  {outlook.certainty(found)}", style="not bold")
+        page.item("-", text, indent=1)
+        page.line(shortened(clean(found.what), max(320, 3 * page.width)), indent=3)
+        where = outlook.spots(found, 2)
+        if where:
+            page.detail("where", elide(where, 2 * page.width))
+        if found.remedies:
+            _draw_remedy(page, found.remedies[0], max(12, page.width - 12), None)
+    left = len(diagnosis.observations) - _OBSERVED
+    if left > 0:
+        page.line(f"and {left} more: see --format markdown or html", indent=3, style="dim")
+
+
+def _draw_devices(page: Lines, diagnosis: Diagnosis) -> None:
+    said = outlook.crowd(diagnosis)
+    if said is None:
+        return
+    page.heading("Each device" if len(diagnosis.devices) <= _DEVICES else "The devices")
+    page.line(said)
+    shown = outlook.worst(diagnosis, _DEVICES)
+    if len(shown) == len(diagnosis.devices):
+        shown = diagnosis.devices
+    wide = page.width >= 60
+    rows = [_device_row(device, wide=wide) for device in shown]
+    page.table(["", "useful", "lost", *(["unexplained", "step"] if wide else [])], rows)
+    left = len(diagnosis.devices) - len(shown)
+    if left > 0:
+        page.line(f"and {left:,} that lost less: see --format json", indent=1, style="dim")
+
+
+def _device_row(device: Device, *, wide: bool) -> list[Text | str]:
+    wall = device.wall_s
+    parts = (device.useful_s, device.lost_s, *((device.unexplained_s,) if wide else ()))
+    step = [duration(device.step_s) if device.step_s is not None else ""] if wide else []
+    shares = [percent(part / wall if wall > 0 else 0.0) for part in parts]
+    return [phrases.device_name(device.rank, device.device), *shares, *step]
+
+
+def _draw_samples(page: Lines, diagnosis: Diagnosis) -> None:
+    """The sampled GPUs that lost most, each with how busy it was over time."""
+    job = sampled.drawn(diagnosis)
+    if job is None:
+        return
+    page.heading(f"The whole run: {sampled.scope(job)}")
+    if diagnosis.devices:
+        page.line(sampled.sentence(job))
+    shown = sampled.worst(job, _SAMPLED)
+    room = page.width - 60 if page.width >= 76 else 0
+    rows = [
+        [sampled.name(d), *sampled.shares(d), *([sampled.strip(d, room)] if room else [])]
+        for d in shown
+    ]
+    page.table(["", "busy", "lost", "unknown", *(["over time"] if room else [])], rows)
+    left = len(job.devices) - len(shown)
+    if left > 0:
+        page.line(f"and {left:,} that lost less: see --format json", indent=1, style="dim")
+    page.line(sampled.meaning(job), indent=1, style="dim")
+
+
+def _draw_recordings(page: Lines, diagnosis: Diagnosis) -> None:
     groups = phrases.recordings(diagnosis)
     if not groups:
         return
@@ -224,7 +251,7 @@ def _draw_recordings(page: _Page, diagnosis: Diagnosis) -> None:
         page.item("-", f"{more}: see --format markdown or html", indent=1)
 
 
-def _draw_remarks(page: _Page, diagnosis: Diagnosis) -> None:
+def _draw_remarks(page: Lines, diagnosis: Diagnosis) -> None:
     notes = list(_notes(diagnosis))
     if notes:
         page.heading("Notes")

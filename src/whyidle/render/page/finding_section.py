@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from whyidle.diagnosis import REASON_TITLES, Diagnosis, Finding, Remedy
-from whyidle.render import phrases
+from whyidle.render import outlook, phrases
 from whyidle.render.numerals import count, duration, percent
 from whyidle.render.page.markup import badge, block, code, esc, folded
-from whyidle.render.phrases import reads_as_code
+from whyidle.render.plain import clean, elide, reads_as_code
 from whyidle.render.slices import finding_marks
 
 _PLACES = 12
@@ -14,7 +14,9 @@ _ROWS = 40
 
 
 def draw_findings(diagnosis: Diagnosis) -> str:
-    """All findings, largest first; a sentence instead when there are none."""
+    """All findings, largest first; a sentence instead when there is nothing to tell at all."""
+    if not diagnosis.findings and diagnosis.observations:
+        return ""
     if diagnosis.findings:
         marked = zip(finding_marks(diagnosis), diagnosis.findings, strict=True)
         inside = "".join(_draw_finding(mark, finding, diagnosis) for mark, finding in marked)
@@ -28,7 +30,7 @@ def draw_findings(diagnosis: Diagnosis) -> str:
 
 def _draw_finding(mark: str, finding: Finding, diagnosis: Diagnosis) -> str:
     title_id = f"finding-{mark}"
-    title = esc(phrases.elide(phrases.clean(finding.title), 160))
+    title = esc(elide(clean(finding.title), 160))
     head = (
         f'<header>{badge(mark, finding.reason)}<div class="grow">'
         f'<h3 id="{title_id}">{title}</h3>{_draw_chips(finding)}</div>'
@@ -36,12 +38,13 @@ def _draw_finding(mark: str, finding: Finding, diagnosis: Diagnosis) -> str:
         "</header>"
     )
     body = [_draw_places(finding, diagnosis)]
-    if finding.job_cost_s is not None:
-        cost = duration(finding.job_cost_s)
-        body.append(f"<p>It cost the job as a whole <b>{cost}</b>.</p>")
+    cost = outlook.job_cost(finding, diagnosis)
+    if cost:
+        body.append(f"<p><b>{esc(cost[:1].upper() + cost[1:])}.</b></p>")
+    error = outlook.replay_error(diagnosis)
     if finding.remedies:
-        body.append(_draw_remedy(finding.remedies[0], first=True))
-    body += [_draw_others(finding), _draw_evidence(finding)]
+        body.append(draw_remedy(finding.remedies[0], first=True, error=error))
+    body += [_draw_others(finding, error), _draw_evidence(finding)]
     inside = "".join(body)
     return f'<article class="card" aria-labelledby="{title_id}">{head}{inside}</article>'
 
@@ -71,7 +74,7 @@ def _draw_places(finding: Finding, diagnosis: Diagnosis) -> str:
     if not found:
         return ""
     lines = [
-        f"<li>{code(phrases.elide(name, 300))} <span>{duration(lost_s)}</span></li>"
+        f"<li>{code(elide(name, 300))} <span>{duration(lost_s)}</span></li>"
         for name, lost_s in found
     ]
     listed = f'<ul class="places">{"".join(lines[:3])}</ul>'
@@ -84,32 +87,34 @@ def _draw_places(finding: Finding, diagnosis: Diagnosis) -> str:
     return f"<h4>Where</h4>{listed}"
 
 
-def _draw_remedy(remedy: Remedy, *, first: bool) -> str:
-    gain, warning = phrases.gain(remedy), phrases.caution(remedy)
-    how = phrases.clean(remedy.how)
+def draw_remedy(remedy: Remedy, *, first: bool, error: str | None = None) -> str:
+    """A change with its gain, how to make it, and how to prove it; ``error``: of the replay."""
+    gain, warning = outlook.gain(remedy), phrases.caution(remedy)
+    how = clean(remedy.how)
     body = [f"<h4>Do first</h4><p><b>{esc(remedy.what)}</b></p>" if first else ""]
     if not first:
         body = [f"<p><b>{esc(remedy.what)}</b></p>"]
     if gain:
-        body.append(f'<p class="gain">{esc(gain)}</p>')
-    if how and how != phrases.clean(remedy.what):
+        beside = f' <span class="small">{esc(error)}</span>' if error else ""
+        body.append(f'<p class="gain">{esc(gain[:1].upper() + gain[1:])}{beside}</p>')
+    if how and how != clean(remedy.what):
         as_code = reads_as_code(remedy.how)
         body.append(block(remedy.how) if as_code else f"<p>{esc(remedy.how)}</p>")
     if remedy.patch:
         body.append(folded("The change as a diff", block(remedy.patch)))
     if warning:
         body.append(f'<p class="careful">{esc(warning[:1].upper() + warning[1:])}</p>')
-    if phrases.clean(remedy.prove):
+    if clean(remedy.prove):
         proof = code(remedy.prove) if reads_as_code(remedy.prove) else esc(remedy.prove)
         body.append(f'<p class="prove">To prove it: {proof}</p>')
     return f'<div class="remedy">{"".join(body)}</div>'
 
 
-def _draw_others(finding: Finding) -> str:
+def _draw_others(finding: Finding, error: str | None) -> str:
     others = finding.remedies[1:]
     if not others:
         return ""
-    inside = "".join(_draw_remedy(remedy, first=False) for remedy in others)
+    inside = "".join(draw_remedy(remedy, first=False, error=error) for remedy in others)
     return folded(count(len(others), "other change"), inside)
 
 

@@ -8,7 +8,7 @@ from importlib import resources
 
 from whyidle.render.colours import PATTERNS, ink
 from whyidle.render.numerals import duration, percent
-from whyidle.render.phrases import clean, clean_block
+from whyidle.render.plain import clean, clean_block
 from whyidle.render.slices import Slice
 
 

@@ -22,8 +22,7 @@
   }
 
   function show() {
-    button.textContent = isDark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", "Switch to " + (isDark() ? "light" : "dark") + " colours");
+    button.textContent = isDark() ? "Use light colours" : "Use dark colours";
     window.dispatchEvent(new Event("whyidle-theme"));
   }
 

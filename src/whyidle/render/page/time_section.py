@@ -8,6 +8,7 @@ from whyidle.diagnosis import Diagnosis
 from whyidle.render import phrases
 from whyidle.render.numerals import duration, percent
 from whyidle.render.page.markup import bar, esc, swatch, table
+from whyidle.render.plain import elide
 from whyidle.render.slices import Slice, slices
 
 MAIN_BAR = "whole"
@@ -44,8 +45,9 @@ def draw_totals(diagnosis: Diagnosis) -> str:
         ("unexplained", name, rest),
         ("unrecorded", "Unrecorded", diagnosis.unrecorded_s),
     )
+    means = phrases.meanings(diagnosis)
     inside = "".join(
-        f'<div class="tile of-{key}"><dt title="{esc(phrases.MEANINGS[key])}">{label}</dt>'
+        f'<div class="tile of-{key}"><dt title="{esc(means[key])}">{label}</dt>'
         f"<dd><b>{percent(value / wall)}</b> <span>{duration(value)}</span></dd></div>"
         for key, label, value in tiles
     )
@@ -81,5 +83,5 @@ def draw_legend(parts: list[Slice]) -> str:
 
 def _draw_name(part: Slice) -> str:
     reason = f' <span class="reason">{esc(part.reason_title)}</span>' if part.reason else ""
-    label = esc(phrases.elide(part.label, 120))
+    label = esc(elide(part.label, 120))
     return f'<span class="named">{swatch(part)}<span>{label}{reason}</span></span>'

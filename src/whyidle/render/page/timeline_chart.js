@@ -15,47 +15,38 @@ const whyidleChart = (function () {
   let colours = {};
   let patterns = {};
 
-  const LIGHT = {
-    kernel: "#8fa3b8",
-    compute: "#8fa3b8",
-    communication: "#c7a79b",
-    copy: "#b9a3c9",
-    set: "#c9c3a3",
-    op: "#c3d3e6",
-    python: "#cfe3cf",
-    annotation: "#e6dcc3",
-    runtime: "#e3c9c9",
-    overhead: "#d0d0d0",
-    text: "#1a1f26",
-  };
-  const DARK = {
-    kernel: "#566a80",
-    compute: "#566a80",
-    communication: "#7d5a4c",
-    copy: "#6f5c80",
-    set: "#6e694f",
-    op: "#34485e",
-    python: "#35503a",
-    annotation: "#544b36",
-    runtime: "#5b3f3f",
-    overhead: "#4a4a4a",
-    text: "#e7ebf0",
-  };
+  // The kinds that have a colour in theme.css; others are drawn like overhead.
+  const KINDS = [
+    "compute",
+    "communication",
+    "copy",
+    "op",
+    "python",
+    "annotation",
+    "runtime",
+    "overhead",
+  ];
 
   function readTheme() {
     const style = window.getComputedStyle(document.documentElement);
     const read = function (key) {
       return style.getPropertyValue("--" + key).trim();
     };
-    colours = Object.assign({}, style.colorScheme === "dark" ? DARK : LIGHT, {
+    colours = {
       card: read("card"),
       line: read("line"),
       ink: read("text"),
+      text: read("text"),
       muted: read("muted"),
       accent: read("accent"),
       sunken: read("sunken"),
       other: read("other"),
+    };
+    KINDS.forEach(function (kind) {
+      colours[kind] = read("kind-" + kind);
     });
+    colours.kernel = colours.compute;
+    colours.set = colours.copy;
     patterns = {};
   }
 

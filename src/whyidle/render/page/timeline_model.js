@@ -8,12 +8,19 @@ const whyidleTimeline = (function () {
   }
   const data = JSON.parse(holder.textContent);
   const UNEXPLAINED = { title: "unexplained", mark: "?", pattern: "unexplained" };
-  const STATES = {
+  const ON_CPU = {
+    compute: "while operators were running",
+    communication: "while the process was only communicating",
+    copy: "while the process was only copying memory",
+    empty: "while no operator was running",
+  };
+  const ON_DEVICE = {
     compute: "while the device was computing",
     communication: "while the device was only communicating",
     copy: "while the device was only copying memory",
     empty: "while the device had nothing to do",
   };
+  const STATES = data.cpu ? ON_CPU : ON_DEVICE;
 
   function name(number) {
     return number < 0 ? "" : data.names[number];

@@ -10,6 +10,7 @@ from whyidle.render import phrases
 from whyidle.render.colours import OTHER, PATTERNS, ink, reasons, shades
 from whyidle.render.numerals import count, duration
 from whyidle.render.page.markup import esc, swatch, table
+from whyidle.render.plain import clean, elide
 from whyidle.render.slices import finding_marks, slices, title_of
 
 DEEPEST = 40
@@ -42,8 +43,7 @@ def draw_timeline(diagnosis: Diagnosis) -> str:
     return (
         '<section aria-labelledby="timeline-title">'
         '<h2 id="timeline-title">The worst step, moment by moment</h2>'
-        f"<p>{esc(what[:1].upper() + what[1:])} of {esc(device)}, {length}: what the device did, "
-        "what was lost, and what the launching thread was doing.</p>"
+        f"<p>{esc(what[:1].upper() + what[1:])} of {esc(device)}, {length}: {_shown(timeline)}.</p>"
         '<div id="timeline" class="card" hidden>'
         '<div class="toolbar" role="toolbar" aria-label="Timeline view" '
         'aria-controls="timeline-canvas"></div>'
@@ -58,6 +58,12 @@ def draw_timeline(diagnosis: Diagnosis) -> str:
         f'<script type="application/json" id="timeline-data">{_data(diagnosis, timeline)}</script>'
         "</section>"
     )
+
+
+def _shown(timeline: Timeline) -> str:
+    if timeline.device == "cpu":
+        return "when operators ran, what was lost, and what the thread was doing"
+    return "what the device did, what was lost, and what the launching thread was doing"
 
 
 def _notes(timeline: Timeline) -> list[str]:
@@ -78,10 +84,42 @@ def _draw_legend(diagnosis: Diagnosis, timeline: Timeline) -> str:
         or (part.part == "unexplained" and None in seen)
     ]
     inside = "".join(
-        f'<li class="named">{swatch(part)}<span>{esc(phrases.elide(part.label, 80))}</span></li>'
+        f'<li class="named">{swatch(part)}<span>{esc(elide(part.label, 80))}</span></li>'
         for part in parts
     )
-    return f'<ul class="legend" aria-label="Losses drawn">{inside}</ul>' if parts else ""
+    if any(claim.weight < 1 for claim in timeline.claims):
+        inside += (
+            f'<li class="named"><span class="swatch low" aria-hidden="true"></span>{_LOW}</li>'
+        )
+    losses = f'<ul class="legend" aria-label="Losses drawn">{inside}</ul>' if inside else ""
+    return losses + _draw_kinds(timeline)
+
+
+_LOW = "<span>lower than its row: that share of the time was lost, the rest was useful</span>"
+_KINDS = {
+    "compute": "computing",
+    "communication": "communicating",
+    "copy": "copying or setting memory",
+    "op": "operator",
+    "python": "Python",
+    "annotation": "named range",
+    "runtime": "call of the GPU's driver",
+    "overhead": "profiler and other",
+}
+_ALIKE = {"kernel": "compute", "set": "copy"}
+
+
+def _draw_kinds(timeline: Timeline) -> str:
+    """The colours of device work and of what the host thread was doing, as far as drawn."""
+    seen = {_ALIKE.get(span.kind, span.kind) for span in timeline.spans}
+    kinds = {kind if kind in _KINDS else "overhead" for kind in seen}
+    inside = "".join(
+        f'<li class="named"><span class="swatch kind-{kind}" aria-hidden="true"></span>'
+        f"<span>{name}</span></li>"
+        for kind, name in _KINDS.items()
+        if kind in kinds
+    )
+    return f'<ul class="legend" aria-label="Activity drawn">{inside}</ul>' if inside else ""
 
 
 def _draw_tables(diagnosis: Diagnosis, timeline: Timeline) -> str:
@@ -93,7 +131,7 @@ def _draw_tables(diagnosis: Diagnosis, timeline: Timeline) -> str:
             duration((claim.end_ns - claim.start_ns) / 1e9),
             esc(_title(claim, titles)),
             esc(claim.state),
-            esc(phrases.elide(claim.what or "", 200)),
+            esc(elide(claim.what or "", 200)),
         )
         for claim in longest
     ]
@@ -109,7 +147,7 @@ def _draw_tables(diagnosis: Diagnosis, timeline: Timeline) -> str:
 def _title(claim: TimelineClaim, titles: dict[str, str]) -> str:
     if claim.cause is None:
         return "unexplained"
-    return phrases.elide(titles.get(claim.cause) or title_of(claim.cause), 120)
+    return elide(titles.get(claim.cause) or title_of(claim.cause), 120)
 
 
 def _data(diagnosis: Diagnosis, timeline: Timeline) -> str:
@@ -121,7 +159,7 @@ def _data(diagnosis: Diagnosis, timeline: Timeline) -> str:
     numbers = {cause: i for i, cause in enumerate(causes)}
 
     def number(text: str | None) -> int:
-        return -1 if text is None else names.setdefault(phrases.clean(text), len(names))
+        return -1 if text is None else names.setdefault(clean(text), len(names))
 
     spans = [
         [
@@ -146,6 +184,7 @@ def _data(diagnosis: Diagnosis, timeline: Timeline) -> str:
         for claim in timeline.claims
     ]
     data = {
+        "cpu": timeline.device == "cpu",
         "length_ns": timeline.end_ns - timeline.start_ns,
         "lanes": lanes,
         "causes": _causes(diagnosis, causes),
@@ -173,7 +212,7 @@ def _lanes(spans: list[TimelineSpan]) -> tuple[list[dict[str, Any]], dict[tuple[
 
 
 def _lane_label(key: tuple[bool, str]) -> str:
-    name = phrases.elide(phrases.clean(key[1]), 60)
+    name = elide(clean(key[1]), 60)
     if name.isdigit():
         return f"{'thread' if key[0] else 'stream'} {name}"
     return name
@@ -193,7 +232,7 @@ def _causes(diagnosis: Diagnosis, causes: list[str]) -> list[dict[str, Any]]:
         reason = known.get(cause)
         found.append(
             {
-                "title": phrases.elide(phrases.clean(titles.get(cause) or title_of(cause)), 120),
+                "title": elide(clean(titles.get(cause) or title_of(cause)), 120),
                 "mark": marks.get(cause, ""),
                 "colour": colour,
                 "ink": ink(colour),
