@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from whyidle import diagnosis, pages
+from whyidle import comparison, diagnosis, pages
 from whyidle.causes import all_causes
 from whyidle.cli import build_parser
 
@@ -59,7 +59,9 @@ def generated() -> Iterator[tuple[Path, str]]:
         )
     yield ROOT / "docs/causes/index.md", _from("the causes' own files") + causes_index(listed)
     yield ROOT / "docs/cli.md", _from("src/whyidle/cli.py") + cli_reference()
-    yield ROOT / "docs/schema/diagnosis-1.json", schema_text()
+    schemas = ROOT / "docs/schema"
+    yield schemas / "diagnosis-1.json", schema_text(diagnosis.SCHEMA, diagnosis.json_schema())
+    yield schemas / "comparison-1.json", schema_text(comparison.SCHEMA, comparison.json_schema())
     readme = ROOT / "README.md"
     yield readme, with_sample(readme.read_text(encoding="utf-8"))
 
@@ -97,7 +99,7 @@ def cli_reference() -> str:
 EXIT_CODES = """| code | means |
 |---|---|
 | 0 | fine |
-| 1 | findings above a limit of `--fail-on` |
+| 1 | a limit of `--fail-on` was exceeded |
 | 2 | bad input or usage; one to three lines on stderr say what to do |
 | 3 | our bug; one line says how to report it |
 | 130 | interrupted with Ctrl-C |"""
@@ -109,12 +111,12 @@ def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]
     return dict(found.choices)
 
 
-def schema_text() -> str:
-    """The JSON schema of a diagnosis, as published; every key of a record is always written."""
+def schema_text(title: str, found: dict[str, Any]) -> str:
+    """A JSON schema as published; every key of a record is always written."""
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": diagnosis.SCHEMA,
-        **diagnosis.json_schema(),
+        "title": title,
+        **found,
     }
     for record in schema["$defs"].values():
         record["required"] = list(record["properties"])
