@@ -23,7 +23,7 @@ from whyidle.views.walk import (
     UNKNOWN,
     Ground,
     Shares,
-    previous,
+    all_level,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -256,7 +256,7 @@ def _extra(
 ) -> tuple[Ints, Ints]:
     """(cell, ns): what members of a meeting did for longer than the middle one, by reason."""
     met = np.flatnonzero(waits.meeting >= 0)
-    base = previous(waits, ground)[met]
+    base = all_level(waits, ground)[met]
     low = np.where(base >= 0, ground.leaves[np.maximum(base, 0)], ground.first[ground.window[met]])
     high = np.maximum(ground.enters[met], low)
     spent = (ground.parts[high] - ground.parts[low]).astype(np.float64)

@@ -234,7 +234,7 @@ def _amid(tiny: npt.NDArray[np.bool_], rank: Index) -> npt.NDArray[np.bool_]:
     at = np.arange(tiny.size) + apart
     spread = np.zeros(tiny.size + int(apart[-1]), dtype=bool)
     spread[at] = tiny
-    return _amid_one(spread)[at]
+    return np.asarray(_amid_one(spread)[at])
 
 
 def _amid_one(tiny: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

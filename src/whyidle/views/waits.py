@@ -29,14 +29,15 @@ was itself waiting for one of them."""
 class Waits:
     """Per entry (row of the entries of a job), as parallel arrays; instants on the common clock.
 
-    rank: code of its rank. meeting: -1 for none. arrival, end. last: the entry that came last
-    into the same meeting, -1 where that is not known or is the entry itself. until: when that one
-    arrived; the entry's own arrival where it waited for nobody. whole: every member of the group
-    was recorded. absent: members missing, per meeting.
+    rank, group: codes of its rank, and of its process group or pair. meeting: -1 for none.
+    arrival, end. last: the entry that came last into the same meeting, -1 where that is not known
+    or is the entry itself. until: when that one arrived; the entry's own arrival where it waited
+    for nobody. whole: every member of the group was recorded. absent: members missing, per meeting.
     """
 
     clocks: Clocks
     rank: Index
+    group: Index
     meeting: Index
     arrival: Ints
     end: Ints
@@ -65,6 +66,8 @@ def waits(entries: pl.DataFrame, ranks: Index, count: int, world: int | None) ->
             pl.Series("settled_ns", found.put(ranks, end)),
         )
     arrival, end = found.put(ranks, start), found.put(ranks, end)
+    keys = table.select(pl.struct("group", "sender", "receiver").rank("dense")).to_series()
+    group = keys.to_numpy().astype(np.int64)
     last, until = _last(meeting, arrival)
     absent = _absent(entries, meeting, world)
     whole = meeting >= 0
@@ -73,7 +76,7 @@ def waits(entries: pl.DataFrame, ranks: Index, count: int, world: int | None) ->
     sure = found.error_ns[ranks] + found.error_ns[ranks[np.maximum(last, 0)]]
     waited = (last >= 0) & (until - arrival > sure) & told
     return Waits(
-        found, ranks, meeting, arrival, end,
+        found, ranks, group, meeting, arrival, end,
         np.where(waited, last, -1), np.where(waited, until, arrival), whole, absent,
     )  # fmt: skip
 

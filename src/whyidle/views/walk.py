@@ -144,6 +144,28 @@ def previous(waits: Waits, ground: Ground) -> Index:
     return np.where(same, found, -1).astype(np.int64)
 
 
+def all_level(waits: Waits, ground: Ground) -> Index:
+    """Per entry, that of its window in the last meeting of its group that left all members level.
+
+    -1 where there was none. Unlike ``previous``, all members of a meeting then count from the same
+    one.
+    """
+    back = np.full(waits.meeting.size, -1, dtype=np.int64)
+    met = np.flatnonzero(waits.meeting >= 0)
+    if not met.size:
+        return back
+    whole = np.ones(int(waits.meeting.max()) + 1, dtype=bool)
+    np.logical_and.at(whole, waits.meeting[met], ground.level[met])
+    order = met[np.lexsort((waits.end[met], waits.group[met], ground.window[met]))]
+    place = np.where(whole[waits.meeting[order]], np.arange(order.size), -1)
+    before = np.maximum.accumulate(np.concatenate([[-1], place[:-1]]))
+    found = order[np.maximum(before, 0)]
+    same = (before >= 0) & (ground.window[found] == ground.window[order])
+    same &= waits.group[found] == waits.group[order]
+    back[order] = np.where(same, found, -1)
+    return back
+
+
 def _differences(
     waits: Waits, ground: Ground, item: Index, late: Index, base: tuple[Index, Index]
 ) -> tuple[Ints, Ints]:
