@@ -94,5 +94,6 @@ def test_the_causes_that_pages_name_exist() -> None:
     folders = {cause.partition(".")[0] for cause in all_causes()}
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        named = {name for f in folders for name in re.findall(rf"\b{f}\.[a-z_0-9]+\b", text)}
+        id_of = r"(?<![\w.,=]){}\.[a-z_0-9]+\b"
+        named = {name for f in folders for name in re.findall(id_of.format(f), text)}
         assert named - set(all_causes()) <= {"data_loading.cold_cache"}, page.name

@@ -270,7 +270,10 @@ def test_allocator_totals_become_samples_and_none_is_invented(tmp_path: Path) ->
         ],
         distributedInfo={"rank": 2},
     )  # fmt: skip
-    assert evidence.table("samples").rows() == [
+    samples = evidence.table("samples")
+    assert samples["source"].to_list() == [0, 0, 0]
+    columns = ("rank", "device", "metric", "t_ns", "value", "unit")
+    assert samples.select(columns).rows() == [
         (2, 1, "allocator.allocated", 5000, 40.0, "bytes"),
         (2, 1, "allocator.reserved", 5000, 100.0, "bytes"),
         (2, -1, "allocator.allocated", 7000, 9.0, "bytes"),

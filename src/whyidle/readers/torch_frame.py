@@ -285,6 +285,7 @@ def samples_frame(columns: Columns, base_ns: int, rank: int | None) -> pl.DataFr
         }
         parts.append(
             pl.DataFrame(rows).with_columns(
+                pl.lit(0, dtype=pl.UInt16).alias("source"),
                 pl.lit(rank, dtype=pl.Int32).alias("rank"),
                 pl.lit(metric, dtype=pl.Categorical).alias("metric"),
                 pl.lit("bytes", dtype=pl.Categorical).alias("unit"),
