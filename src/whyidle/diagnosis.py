@@ -50,13 +50,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Record, frozen=True, kw_only=True):
-    """One piece of evidence that was read."""
+    """One piece of evidence that was read; the offset was added to its clock to join the others."""
 
     path: str
     reader: str
     rank: int | None
     events: int
     notes: list[str] = []
+    clock_offset_ns: int = 0
+    clock_error_ns: int | None = None
 
 
 class Window(Record, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from whyidle import __version__
@@ -185,7 +186,8 @@ def _findings(settled: Settled) -> tuple[list[Finding], list[Crashed]]:
 def _replayable(views: Views, ledger: Ledger) -> tuple[Replayable | None, list[Crashed]]:
     """The device that lost most, laid out for replay."""
     try:
-        return replayable(views, ledger), []
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return replayable(views, ledger), []
     except Exception as error:  # noqa: BLE001  a gain that cannot be told must not cost the report
         return None, [Crashed(cause="gain", error=_one_line(error))]
 
@@ -195,7 +197,8 @@ def _gains(
 ) -> tuple[Predicted, list[Crashed]]:
     """The findings with the gain of each remedy on the replayed device, and the plan."""
     try:
-        return predict(job.replayable, found, lost_on(job.replayable, rows)), []
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return predict(job.replayable, found, lost_on(job.replayable, rows)), []
     except Exception as error:  # noqa: BLE001  as above
         return Predicted(found), [Crashed(cause="gain", error=_one_line(error))]
 

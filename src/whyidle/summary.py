@@ -52,6 +52,8 @@ def sources(job: Partial) -> list[Source]:
             rank=s.rank,
             events=s.events,
             notes=list(s.notes),
+            clock_offset_ns=s.clock_offset_ns,
+            clock_error_ns=s.clock_error_ns,
         )
         for s in job.sources
     ]

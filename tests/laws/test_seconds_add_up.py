@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.contract.runs import other_ranks, relabelled, seconds, shifted
 from tests.laws.random_runs import LONGEST_NS, STEP_NS, runs, split
 from whyidle.diagnose import diagnose
-from whyidle.diagnosis import Device
+from whyidle.diagnosis import Device, Diagnosis
 from whyidle.model import Evidence
 
 STATES = ("compute", "communication", "copy", "empty")
@@ -18,6 +18,11 @@ Times = tuple[float, float, float, float]
 
 def times(device: Device) -> Times:
     return (device.compute_s, device.communication_s, device.copy_s, device.empty_s)
+
+
+def joined_by(found: Diagnosis, device: Device) -> int:
+    """Nanoseconds that were added to the clock of the device's rank."""
+    return next(s.clock_offset_ns for s in found.sources if s.rank == device.rank)
 
 
 def by_hand(evidence: Evidence, device: Device, origin_ns: int) -> Times:
@@ -62,7 +67,7 @@ def test_the_states_are_those_counted_tick_by_tick(evidence: Evidence) -> None:
     found = diagnose(evidence)
     origin_ns = int(found.window.origin_ns)
     for device in found.devices:
-        expected = by_hand(evidence, device, origin_ns)
+        expected = by_hand(evidence, device, origin_ns - joined_by(found, device))
         assert times(device) == pytest.approx(expected, rel=1e-9, abs=1e-15)
 
 
