@@ -45,7 +45,7 @@ def replayable(views: Views, ledger: Ledger, window: int | None = None) -> Repla
     here = mine.filter(pl.col("source") == model.source).sort("start_ns")
     took = ((here["end_ns"] - here["start_ns"]) / 1e9).to_numpy()
     step_s = float(np.median(took[1:-1] if took.size >= 4 else took))
-    return Replayable(slim, marks, exposed, mine.height, step_s)
+    return Replayable(slim, marks, exposed, mine.height, step_s, float(took.mean()))
 
 
 def lost_on(found: Replayable | None, rows: Iterable[LedgerRow]) -> dict[str, float]:

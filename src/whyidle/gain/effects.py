@@ -97,9 +97,19 @@ def changes(model: Model, marks: Marks, effect: dict[str, Any]) -> list[Change] 
 Kind = Callable[[Model, Marks, dict[str, Any], int], Change]
 
 
+def _number(effect: dict[str, Any], key: str, otherwise: float) -> float:
+    """A number of an effect from 0 to 1000; ``otherwise`` where it holds none such."""
+    found = effect.get(key, otherwise)
+    known = isinstance(found, int | float) and not isinstance(found, bool) and 0 <= found <= 1000
+    return float(found) if known else otherwise
+
+
 def _factor(effect: dict[str, Any], otherwise: float) -> float:
-    found = effect.get("factor", otherwise)
-    return float(found) if isinstance(found, int | float) and found >= 0 else otherwise
+    return _number(effect, "factor", otherwise)
+
+
+def _shrunk(effect: dict[str, Any], otherwise: float) -> float:
+    return min(_factor(effect, otherwise), 1.0)
 
 
 def _cut(model: Model, cells: Index, ns: npt.NDArray[np.floating[Any]]) -> Change:
@@ -135,7 +145,7 @@ def _without_waits(model: Model, nodes: Index, part: float, change: Change) -> C
 
 def _spans(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
     """Host spans and claimed device work go, or shrink to ``factor``."""
-    part = STRENGTH["spans"][end] * (1.0 - _factor(effect, 0.0))
+    part = STRENGTH["spans"][end] * (1.0 - _shrunk(effect, 0.0))
     cells = model.chains.cells
     ns = np.zeros(cells.start.size)
     ns[marks.timed] = marks.timed_ns
@@ -161,14 +171,14 @@ def _named(model: Model, cells: Index, name: str) -> Flags:
 
 def _loader(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
     """The wait for a batch goes; workers that prepare it compete with the training process."""
-    share = min(max(float(effect.get("share_removed", 1.0)), 0.0), 1.0)
+    share = min(_number(effect, "share_removed", 1.0), 1.0)
     cells = model.chains.cells
     at = np.flatnonzero(np.isin(cells.activity, codes("loader", "loader_restart")))
     if share < 1.0 or not model.loads_itself:
         part = share * STRENGTH["loader"][end]
         return _cut(model, at, cells.length[at] * part)
     slower = CONTENTION[end]
-    workers = float(effect.get("workers", WORKERS))
+    workers = max(_number(effect, "workers", WORKERS), 1.0)
     load = float(np.median(model.per_step_ns(at)[model.interior()]))
     floor = {HIGH: 0.0, MID: load * slower / workers, LOW: load * slower / max(workers / 2, 1)}[end]
     cut = _cut(model, at, cells.length[at].astype(np.float64))
@@ -197,7 +207,7 @@ def _graph(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Chan
 
 def _launches(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
     """Operators and launches that were named cost less; work that began late begins sooner."""
-    part = STRENGTH["launches"][end] * (1.0 - _factor(effect, 0.5))
+    part = STRENGTH["launches"][end] * (1.0 - _shrunk(effect, 0.5))
     cells = model.chains.cells
     scoped = marks.scoped[np.isin(cells.activity[marks.scoped], codes(*DISPATCH))]
     change = _cut(model, scoped, cells.length[scoped] * part)
@@ -208,7 +218,7 @@ def _launches(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> C
 def _kernels(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
     """Claimed kernels shrink to ``factor``, but never by more than was claimed of them."""
     took = model.device_work.length[marks.lost]
-    most = np.minimum(marks.lost_ns, took * (1.0 - _factor(effect, 0.0)))
+    most = np.minimum(marks.lost_ns, took * (1.0 - _shrunk(effect, 0.0)))
     return _shortened(model, marks.lost, most * STRENGTH["kernels"][end])
 
 
@@ -229,7 +239,7 @@ def _batch(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Chan
 
 def _communication(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
     """The claimed part of communication hides, or shrinks to ``factor``."""
-    part = STRENGTH["communication"][end] * (1.0 - _factor(effect, 0.0))
+    part = STRENGTH["communication"][end] * (1.0 - _shrunk(effect, 0.0))
     return _talk_cut(model, marks, part)
 
 
@@ -268,7 +278,7 @@ def _copies_away(model: Model, marks: Marks, effect: dict[str, Any], end: int) -
 
 def _copies(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
     """Claimed copies take ``factor`` of their time, and so do the calls that wait for them."""
-    part = STRENGTH["copies"][end] * (1.0 - _factor(effect, 0.0))
+    part = STRENGTH["copies"][end] * (1.0 - _shrunk(effect, 0.0))
     lost = _copied(model, marks)
     took = model.device_work.length[lost].astype(np.float64)
     cut = _cut(model, marks.timed, marks.timed_ns * part)

@@ -17,11 +17,14 @@ from whyidle.gain.replay import replayed
 
 Reals = npt.NDArray[np.float64]
 
-AT_ONCE = 24
-"""Copies replayed in one pass; bounds memory at about 60 MB."""
+AT_ONCE = 36
+"""Copies replayed in one pass; bounds memory at about 100 MB."""
 LEAST_GAIN = 0.001
 """A remedy below this share of the step is left out of the plan."""
 MOST_IN_PLAN = 12
+SPORADIC = 0.01
+"""A cause is sporadic when without it the mean step gains over twice what the median step does,
+and this share more."""
 UNTESTED_ERROR = 0.05
 """Error assumed where too few steps were recorded to test the replay."""
 
@@ -30,7 +33,8 @@ UNTESTED_ERROR = 0.05
 class Replayable:
     """One device ready to be replayed: its model, what causes claimed, exposed communication.
 
-    steps: recorded steps of the device in all; step_s: their median, as Device.step_s.
+    steps: recorded steps of the device in all; step_s: their median, as Device.step_s; mean_s: the
+    mean of all of them.
     """
 
     model: Model
@@ -38,6 +42,7 @@ class Replayable:
     exposed: Reals
     steps: int
     step_s: float
+    mean_s: float
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,20 @@ class _Case:
     ends: list[Change]
     most_s: float  # what its cause lost per step: no gain is above it
     seconds: list[float] = field(default_factory=list)  # predicted step at HIGH, MID, LOW
+    sporadic: bool = False  # strikes only some steps: told by the mean step
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Per copy, ns: the host's median step by its marks; the median and the mean step that last.
+
+    A step lasts for the longer of the host's and the device's; both are for as many samples as
+    before the change.
+    """
+
+    host: Reals
+    median: Reals
+    mean: Reals
 
 
 def predict(
@@ -78,20 +97,29 @@ def predict(
         )
     cases = _cases(found, findings, lost_s)
     same = unchanged(found.model)
-    host, steps = _steps_ns(found.model, [same, *(change for c in cases for change in c.ends)])
-    base = float(steps[0])
-    carried_s = _constants_s(found.model, base)
-    tested = _tested(found.model, float(host[0]) / 1e9, carried_s)
+    times = _times(found.model, [same, *(change for c in cases for change in c.ends)])
+    carried_s = _constants_s(found.model, float(times.median[0]))
+    tested = _tested(found.model, float(times.host[0]) / 1e9, carried_s)
     doubt = UNTESTED_ERROR if tested is None else abs(tested.error)
-    if base <= 0:
+    if times.median[0] <= 0 or times.mean[0] <= 0:
         return Predicted(list(findings), None, tested)
-    doubt += carried_s / (base / 1e9)
+    doubt += carried_s / (float(times.median[0]) / 1e9)
+    median, mean = times.median / times.median[0], times.mean / times.mean[0]
     for number, case in enumerate(cases):
-        raw = (steps[1 + 3 * number : 4 + 3 * number] / base).tolist()
-        case.seconds = bounded(found.step_s, raw, case.most_s, doubt)
+        here = slice(1 + 3 * number, 4 + 3 * number)
+        case.sporadic = bool(1 - mean[here.start] > 2 * (1 - median[here.start]) + SPORADIC)
+        shares = (mean if case.sporadic else median)[here].tolist()
+        case.seconds = bounded(found.step_s, shares, _most(found, case), doubt)
     gains = {(c.finding, c.remedy): _gain(found.step_s, c.seconds) for c in cases}
     told = [_told(f, number, gains) for number, f in enumerate(findings)]
-    return Predicted(told, _plan(found, base, cases, findings, doubt), tested)
+    return Predicted(told, _plan(found, times, cases, findings, doubt), tested)
+
+
+def _most(found: Replayable, case: _Case) -> float:
+    """The most that the step can gain: what was lost per step, in terms of the median step."""
+    if not case.sporadic or found.mean_s <= 0:
+        return case.most_s
+    return case.most_s * min(found.step_s / found.mean_s, 1.0)
 
 
 def bounded(step_s: float, shares: Sequence[float], most_s: float, doubt: float) -> list[float]:
@@ -166,8 +194,8 @@ def _constants_s(model: Model, base_ns: float) -> float:
         calls_lag=np.where(graph.device, lag, graph.calls_lag),
         edges=replace(graph.edges, lag=lags),
     )
-    _, steps = _steps_ns(replace(model, graph=bare), [unchanged(model)])
-    return float(np.clip(base_ns - steps[0], 0.0, base_ns)) / 1e9
+    without = float(_times(replace(model, graph=bare), [unchanged(model)]).median[0])
+    return min(max(base_ns - without, 0.0), base_ns) / 1e9
 
 
 def _tested(model: Model, seconds: float, constants_s: float) -> Replay | None:
@@ -182,7 +210,7 @@ def _tested(model: Model, seconds: float, constants_s: float) -> Replay | None:
     )
 
 
-def _begins(model: Model, many: Sequence[Change]) -> Reals:
+def begins(model: Model, many: Sequence[Change]) -> Reals:
     """Begin of every node in every copy, ns."""
     graph, hosts = model.graph, model.hosts
     keep = np.stack([c.keep * c.slower for c in many], axis=1)
@@ -201,32 +229,30 @@ def _host_ns(model: Model, begin: Reals) -> Reals:
     return np.asarray(took[model.interior()].T)
 
 
-def _steps_ns(model: Model, many: Sequence[Change]) -> tuple[Reals, Reals]:
-    """Per copy the median step of the host by its marks, and the step that lasts.
-
-    That is the longer of the host's and the device's, for as many samples as before the change.
-    """
-    hosts: list[Reals] = []
-    steps: list[Reals] = []
+def _times(model: Model, many: Sequence[Change]) -> _Times:
+    """The steps of every copy."""
+    found: list[tuple[Reals, Reals, Reals]] = []
     for first in range(0, len(many), AT_ONCE):
         part = many[first : first + AT_ONCE]
-        begin = _begins(model, part)
-        host = np.median(_host_ns(model, begin), axis=1)
-        both = np.maximum(host, _device_ns(model, begin, part))
+        begin = begins(model, part)
+        host, device = _host_ns(model, begin), _device_ns(model, begin, part)
         floors = np.array([c.floor_ns for c in part])
-        hosts.append(host)
-        steps.append(np.maximum(both, floors) / np.array([c.per for c in part]))
-    return np.concatenate(hosts), np.concatenate(steps)
+        per = np.array([c.per for c in part])
+        usual = np.median(host, axis=1)
+        median = np.maximum(np.maximum(usual, np.median(device, axis=1)), floors)
+        mean = np.maximum(np.maximum(host.mean(axis=1), device.mean(axis=1)), floors)
+        found.append((usual, median / per, mean / per))
+    return _Times(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
 
 def _device_ns(model: Model, begin: Reals, many: Sequence[Change]) -> Reals:
-    """What the device takes from being done with one step to being done with the next.
+    """From the device being done with one step to being done with the next: copies x steps.
 
     A host that runs ahead of the device has short steps only until its queue is full.
     """
     work = model.device_work
     if work.start.size == 0 or model.count < 3:
-        return np.zeros(len(many))
+        return np.zeros((len(many), 1))
     scale = np.stack([c.scale for c in many], axis=1)
     end = begin[model.hosts :] + work.length[:, None] * scale
     done = np.full((model.count, len(many)), -np.inf)
@@ -235,11 +261,11 @@ def _device_ns(model: Model, begin: Reals, many: Sequence[Change]) -> Reals:
     between = np.diff(done, axis=0)
     between = between[: -1 if model.count >= 4 else None]
     between[~np.isfinite(between)] = 0.0
-    return np.asarray(np.median(between, axis=0))
+    return np.asarray(between.T)
 
 
 def _plan(
-    found: Replayable, base: float, cases: list[_Case], findings: Sequence[Finding], doubt: float
+    found: Replayable, base: _Times, cases: list[_Case], findings: Sequence[Finding], doubt: float
 ) -> Plan | None:
     """The best remedy of each cause, safe ones first, replayed together; never added up."""
     chosen = sorted(_best(cases, findings), key=lambda c: (c.seconds[MID], c.finding))
@@ -249,12 +275,14 @@ def _plan(
         return None
     many = [_together(chosen[: n + 1], MID) for n in range(len(chosen))]
     many += [_together(chosen, HIGH), _together(chosen, LOW)]
-    _, times = _steps_ns(found.model, many)
-    raw = [float(t) / base for t in (times[-2], times[-3], times[-1])]
-    most = sum(case.most_s for case in chosen)
+    told = _times(found.model, many)
+    by_mean = any(case.sporadic for case in chosen)
+    times = told.mean / base.mean[0] if by_mean else told.median / base.median[0]
+    raw = [float(t) for t in (times[-2], times[-3], times[-1])]
+    most = sum(_most(found, case) for case in chosen)
     seconds = bounded(found.step_s, raw, most, doubt)
     best = [min(case.seconds[end] for case in chosen) for end in (HIGH, MID, LOW)]
-    seconds = [min(pair) for pair in zip(seconds, best, strict=True)]
+    seconds = [min(pair) for pair in zip(seconds, best, strict=True)]  # never below the best alone
     order = _marginal(times[:-2], chosen)
     return Plan(
         remedies=[

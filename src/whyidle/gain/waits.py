@@ -81,7 +81,8 @@ class _Calls:
     node: Index
     begin: Reals
     end: Reals
-    key: Index
+    key: Index  # name and operator
+    name: Index
     step: Index
     text: pl.Series
     own: Index  # work that it launched, -1 for none (the last, where several)
@@ -132,9 +133,22 @@ def _calls(host: Host, chains: HostChains, work: Work) -> _Calls:
     own = np.where(span >= 0, last[span], -1)
     step = np.searchsorted(_step_starts(chains), chains.time[begin], side="right") - 1
     return _Calls(
-        node, chains.time[begin].astype(float), chains.time[node].astype(float), key, step,
+        node, chains.time[begin].astype(float), chains.time[node].astype(float), key,
+        code(name), step,
         nest.spans["name"].gather(span), own,
     )  # fmt: skip
+
+
+def _share(calls: _Calls, flag: Flags, use: Flags) -> Reals:
+    """``share`` per name and operator, per name alone where that teaches nothing."""
+    fine = share(calls.key, flag, use)
+    return np.where(np.isnan(fine), share(calls.name, flag, use), fine)
+
+
+def _typical(calls: _Calls, value: Reals, use: Flags) -> Reals:
+    """``typical`` likewise."""
+    fine = typical(calls.key, value, use)
+    return np.where(np.isnan(fine), typical(calls.name, value, use), fine)
 
 
 def _step_starts(chains: HostChains) -> Index:
@@ -156,9 +170,9 @@ def _synchronisations(
         on = work.last_before(lane, begin)
         late = calls.end - work.end[np.maximum(on, 0)]
         some = on >= 0
-        holds = share(calls.key, late >= -SLACK_NS, learn & chosen & some)
-        tight = share(calls.key, late <= TOUCH_NS, learn & chosen & some & (took > LONG_NS))
-        beside = share(calls.key, _own_lane(calls, work, lane), learn & chosen)
+        holds = _share(calls, late >= -SLACK_NS, learn & chosen & some)
+        tight = _share(calls, late <= TOUCH_NS, learn & chosen & some & (took > LONG_NS))
+        beside = _share(calls, _own_lane(calls, work, lane), learn & chosen)
         merit = np.nan_to_num(tight) + 0.5 * np.nan_to_num(beside)
         better = chosen & some & (holds >= SURE) & (merit > score)
         best, score = np.where(better, on, best), np.where(better, merit, score)
@@ -184,7 +198,7 @@ def _everything(
     for lane in np.unique(work.lane)[:MOST_LANES].tolist() if chosen.any() else ():
         on = work.last_before(lane, calls.begin.astype(np.int64))
         late = calls.end - work.end[np.maximum(on, 0)]
-        holds = share(calls.key, late >= -SLACK_NS, learn & chosen & (on >= 0)) >= SURE
+        holds = _share(calls, late >= -SLACK_NS, learn & chosen & (on >= 0)) >= SURE
         on = np.where(holds, on, -1)
         found += _edges(calls, work, on, chosen, learn, use, least, 0)
     return found
@@ -201,7 +215,9 @@ def _copies(
     may = (calls.own >= 0) & (outbound | (inbound & large))
     key = code(calls.key, outbound, large)
     late = calls.end - work.end[own]
-    blocks = share(key, late >= -CLEAR_NS, learn & may) >= SURE
+    fine = share(key, late >= -CLEAR_NS, learn & may)
+    loose = share(code(outbound, large), late >= -CLEAR_NS, learn & may)
+    blocks = np.where(np.isnan(fine), loose, fine) >= SURE
     on = np.where(may & blocks, calls.own, -1)
     return _edges(calls, work, on, may, learn, use, least, 1)
 
@@ -216,9 +232,9 @@ def _edges(
     took = calls.end - calls.begin
     waited = some & learn & (took > late) & (late <= 4 * TOUCH_NS)
     idle = some & learn & (took <= late + 1)
-    lag = typical(calls.key, late, waited)
+    lag = _typical(calls, late, waited)
     lag = np.where(np.isnan(lag), QUICK_NS, np.maximum(lag, -SLACK_NS))
-    quick = typical(calls.key, took, idle)
+    quick = _typical(calls, took, idle)
     quick = np.where(np.isnan(quick), np.minimum(took, QUICK_NS), quick)
     mine = np.flatnonzero(some & use)
     node = calls.node[mine]
@@ -247,6 +263,6 @@ def _full_queue(
     if share(one, np.abs(late) <= ROOM_NS, blocked & learn & steady)[0] < 0.8:
         return []
     mine = np.flatnonzero(blocked & use & steady & (at >= 0))
-    quick = typical(calls.key, took, chosen & ~blocked & learn)
+    quick = _typical(calls, took, chosen & ~blocked & learn)
     least[calls.node[mine]] = np.where(np.isnan(quick), QUICK_NS, quick)[mine]
     return [(calls.node[mine], order[at[mine]], np.zeros(mine.size), 2)]
