@@ -4,7 +4,7 @@
 [--on ENGINE] [--json FILE]``
 
 The traces are simulated (examples/simulate): a transformer trained with DistributedDataParallel,
-five steps, about 3,000 events and 650 kB of JSON per rank; one rank is late at every all-reduce,
+six steps, about 3,000 events and 650 kB of JSON per rank; one rank is late at every all-reduce,
 and every rank's clock is off by up to a millisecond. A few ranks are simulated; the others repeat
 them under their own rank, process and clock, so that all still end each collective together.
 
@@ -68,8 +68,8 @@ def traces(ranks: int) -> Iterator[tuple[int, str]]:
     from examples.simulate.models import transformer
     from examples.simulate.training import Plan, run
 
-    model = transformer(depth=3, batch=8, length=128)
-    plan = Plan(model=model, steps=5, ranks=TEMPLATES, slow_rank=0, slow_s=LATE_S)
+    model = transformer(depth=2, batch=8, length=128)
+    plan = Plan(model=model, steps=6, scalar_reads=4, ranks=TEMPLATES, slow_rank=0, slow_s=LATE_S)
     documents = [one.recorder.document() for one in run(plan, "simulated/ranks")]
     texts = [json.dumps(document) for document in documents]
     base_ns = documents[0]["baseTimeNanoseconds"]
