@@ -87,7 +87,7 @@ def candidates() -> list[Path]:
     folder = evidence()
     real = sorted(folder.iterdir()) if folder else []
     mine = sorted(p for p in EXAMPLES.iterdir() if p.suffix != ".md")
-    return [p for p in (*real, *mine) if p.is_dir() or p.suffix in (".json", ".gz")]
+    return [p for p in (*real, *mine) if p.is_dir() or p.name.endswith((".json", ".json.gz"))]
 
 
 def judged(path: Path) -> tuple[Diagnosis, Replayable | None] | None:

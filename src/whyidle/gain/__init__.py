@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 
 from whyidle.diagnosis import LedgerRow
-from whyidle.gain.graph import model_of
+from whyidle.gain.graph import Model, model_of
 from whyidle.gain.marks import exposed_ns, marks_of
 from whyidle.gain.predict import Predicted, Replayable, predict
-from whyidle.intervals import Intervals
+from whyidle.intervals import Index, Intervals
 from whyidle.ledger import Ledger
 from whyidle.model import CPU_DEVICE
 from whyidle.views import Views
@@ -40,12 +40,59 @@ def replayable(views: Views, ledger: Ledger, window: int | None = None) -> Repla
     low_ns = model.low_ns
     marks = marks_of(views, ledger, number, low_ns, model.chains, model.device_work)
     exposed = exposed_ns(model.device_work, _alone(views, number, low_ns))
-    slim = replace(model, device_work=replace(model.device_work, text=pl.Series()))
     mine = views.marks.filter(pl.col("rank").eq_missing(model.rank))
     here = mine.filter(pl.col("source") == model.source).sort("start_ns")
     took = ((here["end_ns"] - here["start_ns"]) / 1e9).to_numpy()
     step_s = float(np.median(took[1:-1] if took.size >= 4 else took))
-    return Replayable(slim, marks, exposed, mine.height, step_s, float(took.mean()))
+    return Replayable(_slim(model), marks, exposed, mine.height, step_s, float(took.mean()))
+
+
+def _slim(model: Model) -> Model:
+    """The model without what only its making needed, since it may travel between machines."""
+    work, chains, cells, plan = (
+        model.device_work, model.chains, model.chains.cells, model.plan
+    )  # fmt: skip
+    cells = replace(
+        cells,
+        node=_small(cells.node),
+        chain=_small(cells.chain),
+        span=cells.span[:0].copy(),
+        start=cells.start if model.loads_itself else cells.start[:0].copy(),
+    )
+    work = replace(
+        work,
+        step=_small(work.step),
+        row=work.row[:0].copy(),
+        lane=work.lane[:0].copy(),
+        before=work.before[:0].copy(),
+        linked=work.linked[:0].copy(),
+        called=work.called[:0].copy(),
+        returned=work.returned[:0].copy(),
+        launch=work.launch[:0].copy(),
+        name=work.name[:0].copy(),
+        kind=work.kind[:0].copy(),
+        large=work.large[:0].copy(),
+        text=pl.Series(),
+    )
+    plan = replace(
+        plan,
+        sorted=_small(plan.sorted),
+        place=_small(plan.place),
+        before=_small(plan.before),
+        edge=_small(plan.edge),
+        called=_small(plan.called),
+    )
+    return replace(
+        model,
+        device_work=work,
+        chains=replace(chains, cells=cells, span=chains.span[:0].copy()),
+        plan=plan,
+        scope=_small(model.scope),
+    )
+
+
+def _small(index: Index) -> Index:
+    return index.astype(np.int32)
 
 
 def lost_on(found: Replayable | None, rows: Iterable[LedgerRow]) -> dict[str, float]:

@@ -147,7 +147,7 @@ def _spans(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Chan
     """Host spans and claimed device work go, or shrink to ``factor``."""
     part = STRENGTH["spans"][end] * (1.0 - _shrunk(effect, 0.0))
     cells = model.chains.cells
-    ns = np.zeros(cells.start.size)
+    ns = np.zeros(cells.length.size)
     ns[marks.timed] = marks.timed_ns
     name = effect.get("name")
     scoped = marks.scoped

@@ -187,7 +187,9 @@ def _graph(
     early = work.linked & (launch < 0)  # launched before the stretch: an instant, not a node
     first = work.before < 0
     lag = np.where(early, lag + work.called, lag)
-    lag = np.where(first & ~(launch >= 0), work.start, lag)
+    # what a stream had to do before its first recorded work is not known: it starts as it did
+    lag = np.where(first & (launch >= 0), np.maximum(lag, work.start - work.called), lag)
+    lag = np.where(first & (launch < 0), work.start, lag)
     by = np.where((launch >= 0) | early | first, node, -1)
     handed = np.where(launch >= 0, chains.time[node], work.start)
     order = np.maximum(np.maximum(work.start, handed), 0)

@@ -88,8 +88,13 @@ def _marks(
     calls = returns[np.isin(chains.span[returns], spans)]
     activities = frozenset(np.unique(host.activity[spans]).tolist())
     return Marks(
-        np.flatnonzero(inside), at, timed[at], lost_at, lost[lost_at], late, calls, activities
-    )
+        _small(np.flatnonzero(inside)), _small(at), timed[at], _small(lost_at), lost[lost_at],
+        _small(late), _small(calls), activities,
+    )  # fmt: skip
+
+
+def _small(index: Index) -> Index:
+    return index.astype(np.int32)
 
 
 def _timed(chains: HostChains, start: Ints, end: Ints, thread: Index | None) -> Reals:

@@ -17,8 +17,8 @@ from whyidle.gain.replay import replayed
 
 Reals = npt.NDArray[np.float64]
 
-AT_ONCE = 36
-"""Copies replayed in one pass; bounds memory at about 100 MB."""
+AT_ONCE = 24
+"""Copies replayed in one pass; bounds memory at about 60 MB."""
 LEAST_GAIN = 0.001
 """A remedy below this share of the step is left out of the plan."""
 MOST_IN_PLAN = 12
