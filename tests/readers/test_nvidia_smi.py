@@ -9,7 +9,7 @@ import pytest
 
 from whyidle.errors import NothingRecorded, UnknownEvidence, UnreadableEvidence
 from whyidle.model import Evidence
-from whyidle.readers import read, series
+from whyidle.readers import nvidia_smi_csv, read, series
 
 SECOND = 1_000_000_000
 HEADER = "timestamp, index, uuid, utilization.gpu [%], memory.used [MiB]\n"
@@ -270,3 +270,10 @@ def test_a_folder_of_a_trace_and_readings_is_one_run(tmp_path: Path) -> None:
         "nvidia_smi", "nvidia_smi", "torch_trace"
     ]  # fmt: skip
     assert any("notes.txt" in note for source in found.sources for note in source.notes)
+
+
+def test_long_lines_that_are_no_rows_are_told_apart_at_once() -> None:
+    spaces, commas = " " * 3900, "a, " * 1300
+    assert not nvidia_smi_csv.headless(f"{spaces}\n{commas}\n")
+    assert not nvidia_smi_csv.headless("1 %," * 1_000_000)
+    assert nvidia_smi_csv.headless("0, 35 %, 200 MiB\n1, 40 %, 300 MiB\n")

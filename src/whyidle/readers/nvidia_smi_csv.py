@@ -106,9 +106,11 @@ _TROUBLE_WORDS = (
 )  # fmt: skip
 _BUS = re.compile(r"\b[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]\b")
 _ROW = re.compile(
-    r"^\s*(?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+|GPU-[0-9a-f-]{36})\s*[,;\t]|"
-    r"^[^,;\t\n]*(?:[,;\t] *[^,;\t\n]*)*\d+ (?:%|MiB|W|MHz)\s*(?:[,;\t]|$)", re.M
-)  # fmt: skip
+    r"^\s{0,20}(?:\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+|GPU-[0-9a-f-]{36})\s{0,20}[,;\t]"
+    r"|\d (?:%|MiB|W|MHz)\s{0,20}(?:[,;\t]|$)"
+)
+LONGEST_ROW = 4000
+"""A longer line is no row of nvidia-smi, and is not looked at."""
 
 
 class Header(NamedTuple):
@@ -148,7 +150,8 @@ def recognises(text: str) -> bool:
 def headless(text: str) -> bool:
     """Whether the text looks like rows of such a query whose header was left out."""
     lines = [line for line in text.splitlines()[:20] if line.strip()]
-    return bool(lines) and all(_ROW.match(line) for line in lines[:-1] or lines)
+    whole = lines[:-1] or lines
+    return bool(lines) and all(len(line) <= LONGEST_ROW and _ROW.search(line) for line in whole)
 
 
 def take(path: Path, blocks: Iterable[tuple[bytes, float]], head: str, readings: Readings) -> None:
