@@ -235,7 +235,9 @@ def step_costs(
     ).sort(keys).head(MOST_STEPS)  # fmt: skip
     lost: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
     rows = both.group_by(*keys, "cause", "state").agg(pl.col("lost").sum())
-    for recording, number, cause, state, parts in rows.sort(*keys, -pl.col("lost")).iter_rows():
+    for recording, number, cause, state, parts in rows.sort(
+        *keys, -pl.col("lost"), "cause", "state"
+    ).iter_rows():
         lost.setdefault((recording, number), []).append((cause, state, parts))
     return [
         _step_cost(row, lost.get((row["recording"], row["number"]), []))

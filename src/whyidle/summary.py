@@ -211,7 +211,8 @@ def _where(won: pl.DataFrame, job: Partial) -> list[Where]:
     keys = ["file", "line", "op", "thread", "rank", "device"]
     sums = told.group_by(keys).agg(pl.col("lost").sum(), pl.col("start_ns").min())
     text = [pl.col("op").cast(pl.String), pl.col("file").cast(pl.String)]
-    order = [-pl.col("lost"), pl.col("start_ns"), *text, pl.col("line"), pl.col("rank")]
+    rest = [pl.col(name) for name in ("line", "rank", "device", "thread")]
+    order = [-pl.col("lost"), pl.col("start_ns"), *text, *rest]
     return [
         Where(
             file=row["file"],
