@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whyidle.diagnosis import EvidenceRow, Place, Sign
+from whyidle.diagnosis import Sign
 from whyidle.model import JOB_CLAIMS, frame
 from whyidle.views.sampled_matches import on_trace_clock
 from whyidle.views.sampled_patterns import gib, in_words, recurring, swings
+from whyidle.views.sampled_telling import gpu_sign, job_claims_of
 
 if TYPE_CHECKING:
     from whyidle.diagnosis import Remedy
@@ -37,7 +38,7 @@ def recurring_signs(views: Views, remedies: list[Remedy]) -> list[Sign]:
     labels = sampled.labels()
     found = recurring(views.plateaus, LEAST_PAUSE * period)
     return [
-        _sign(
+        gpu_sign(
             views, number, "suspected",
             f"{labels[number]} falls to 0 % for about {in_words(lasts)} every {in_words(every)} "
             f"({count} times): an evaluation, a checkpoint, or loader workers that start again.",
@@ -72,11 +73,7 @@ def evaluation_claims(views: Views) -> pl.DataFrame:
         f"0 % for {in_words(end - start)} until {tag.removeprefix('user/')!r} was logged"
         for start, end, tag in hits.select("start_ns", "end_ns", "metric").iter_rows()
     ]
-    told = hits.with_columns(
-        pl.lit("idle").alias("part"), pl.lit(1.0).alias("weight"),
-        pl.lit("deduced").alias("level"), pl.Series("what", moments, pl.String),
-    )  # fmt: skip
-    return frame(JOB_CLAIMS, told)
+    return job_claims_of(hits, "idle", moments, level="deduced")
 
 
 def _logged(views: Views) -> pl.DataFrame:
@@ -99,7 +96,7 @@ def swinging_signs(views: Views, remedies: list[Remedy]) -> list[Sign]:
         (pl.col("p5") < LOW) & (pl.col("p95") >= HIGH) & (pl.col("readings") >= LEAST_READINGS)
     )
     return [
-        _sign(
+        gpu_sign(
             views, number, "suspected",
             f"{labels[number]} swings between {p5:.0%} and {p95:.0%} (5th and 95th percentile, "
             f"mean {mean:.0%}) while the job works: it may wait for batches in between.",
@@ -117,7 +114,7 @@ def full_memory_signs(views: Views, remedies: list[Remedy]) -> list[Sign]:
     both = used.join(total.rename({"value": "total"}), on="number").drop_nulls().sort("number")
     labels = sampled.labels()
     return [
-        _sign(
+        gpu_sign(
             views, number, "suspected",
             f"{labels[number]}: up to {gib(most)} of {gib(whole)} of memory in use "
             f"({most / whole:.0%}): little room for the allocator.",
@@ -126,21 +123,3 @@ def full_memory_signs(views: Views, remedies: list[Remedy]) -> list[Sign]:
         for number, most, whole in both.iter_rows()
         if whole > 0 and most >= FULL_MEMORY * whole
     ]  # fmt: skip
-
-
-def _sign(views: Views, number: int, level: str, what: str, remedies: list[Remedy]) -> Sign:
-    row = views.sampled.members.filter(pl.col("number") == number).row(0, named=True)
-    match = views.matches.get(number)
-    path = views.evidence.sources[row["source"]].path
-    return Sign(
-        level="seen" if level == "seen" else "suspected",
-        what=what,
-        where=[
-            Place(
-                rank=match.rank if match else None, device=row["device"], host=row["host"],
-                gpu=row["gpu"],
-            )
-        ],
-        evidence=[EvidenceRow(source=path, row=None, what=what)],
-        remedies=remedies,
-    )  # fmt: skip

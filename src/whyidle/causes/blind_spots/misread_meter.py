@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from whyidle.diagnosis import EvidenceRow, Place, Remedy, Sign
+from whyidle.diagnosis import Remedy, Sign
 from whyidle.sampled_stories import Sampling
 from whyidle.views.sampled_power import HALF, IDLE_POWER, stuck
 from whyidle.views.sampled_readings import beside
+from whyidle.views.sampled_telling import gpu_sign
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence
@@ -53,7 +54,7 @@ def observations(views: Views) -> list[Sign]:
                 f"{labels[number]} shows {meter:.0%} utilisation while its multiprocessors were "
                 f"active for {active:.0%}."
             )
-            signs.append(_sign(views, number, "seen", what))
+            signs.append(gpu_sign(views, number, "seen", what, [_meter(), _trace()]))
             told.add(number)
     limits = views.sampled.readings("power_limit").group_by("number").agg(pl.col("value").max())
     limit = dict(limits.drop_nulls().iter_rows())
@@ -63,7 +64,7 @@ def observations(views: Views) -> list[Sign]:
                 f"{labels[number]} shows {meter:.0%} utilisation and draws {power:.0f} of "
                 f"{limit[number]:.0f} W: little is computed."
             )
-            signs.append(_sign(views, number, "suspected", what))
+            signs.append(gpu_sign(views, number, "suspected", what, [_meter(), _trace()]))
     return signs
 
 
@@ -79,19 +80,6 @@ def _beside(views: Views, metric: str) -> pl.DataFrame:
     found = timed.with_columns(pl.Series("other", near, nan_to_null=True)).drop_nulls("other")
     means = [pl.col("value").mean(), pl.col("other").mean()]
     return found.group_by("number").agg(means).sort("number")
-
-
-def _sign(views: Views, number: int, level: str, what: str) -> Sign:
-    row = views.sampled.members.filter(pl.col("number") == number).row(0, named=True)
-    return Sign(
-        level="seen" if level == "seen" else "suspected",
-        what=what,
-        where=[Place(host=row["host"], device=row["device"], gpu=row["gpu"])],
-        evidence=[
-            EvidenceRow(source=views.evidence.sources[row["source"]].path, row=None, what=what)
-        ],
-        remedies=[_meter(), _trace()],
-    )
 
 
 def _meter() -> Remedy:

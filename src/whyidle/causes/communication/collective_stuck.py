@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
-from whyidle.model import JOB_CLAIMS, frame
 from whyidle.sampled_stories import Sampling
 from whyidle.views.sampled_patterns import in_words
 from whyidle.views.sampled_power import stuck
+from whyidle.views.sampled_telling import job_claims_of
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
@@ -47,11 +47,7 @@ def job_claims(views: Views) -> pl.DataFrame:
         f"{row['before']:.0f} W at work before"
         for row in found.iter_rows(named=True)
     ]
-    told = found.with_columns(
-        pl.lit("busy").alias("part"), pl.lit(1.0).alias("weight"),
-        pl.lit("suspected").alias("level"), pl.Series("what", words, pl.String),
-    )  # fmt: skip
-    return frame(JOB_CLAIMS, told)
+    return job_claims_of(found, "busy", words)
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
-from whyidle.model import JOB_CLAIMS, frame
 from whyidle.sampled_stories import GIB, Sampling
 from whyidle.views.sampled_patterns import in_words
+from whyidle.views.sampled_telling import job_claims_of
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
@@ -57,11 +57,7 @@ def job_claims(views: Views) -> pl.DataFrame:
         f"0 % for {in_words(end - start)} before the first work"
         for start, end in found.select("start_ns", "end_ns").iter_rows()
     ]
-    told = found.with_columns(
-        pl.lit("idle").alias("part"), pl.lit(1.0).alias("weight"),
-        pl.lit("suspected").alias("level"), pl.Series("what", words, pl.String),
-    )  # fmt: skip
-    return frame(JOB_CLAIMS, told)
+    return job_claims_of(found, "idle", words)
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:

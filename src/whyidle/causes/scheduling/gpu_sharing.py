@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whyidle.diagnosis import EvidenceRow, Place, Remedy, Sign
+from whyidle.diagnosis import Remedy, Sign
 from whyidle.sampled_stories import GIB, Sampling
 from whyidle.views.sampled_patterns import gib
 from whyidle.views.sampled_processes import compared, process_names, sharing
+from whyidle.views.sampled_telling import gpu_sign
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence
@@ -53,9 +54,9 @@ def observations(views: Views) -> list[Sign]:
         ]
         more = f" and {len(told) - MOST_NAMED} more" if len(told) > MOST_NAMED else ""
         what = f"{labels[number]}: {len(processes)} processes hold memory on it at once"
-        path = views.evidence.sources[source].path
+        shown = ", ".join(told[:MOST_NAMED]) + more
         found.append(
-            _sign(views, number, "seen", f"{what}.", path, ", ".join(told[:MOST_NAMED]) + more)
+            gpu_sign(views, number, "seen", f"{what}.", _remedies(), source=source, shown=shown)
         )
     for one in compared(views):
         if one.sampled - one.work >= MORE:
@@ -64,27 +65,13 @@ def observations(views: Views) -> list[Sign]:
                 f"its readings, and the traced process for {one.work:.0%}."
             )
             source = views.sampled.gpus.filter(pl.col("number") == one.number)["source"][0]
-            path = views.evidence.sources[source].path
             shown = f"{one.sampled:.0%} sampled, {one.work:.0%} traced"
-            found.append(_sign(views, one.number, "suspected", what, path, shown))
-    return found
-
-
-def _sign(views: Views, number: int, level: str, what: str, path: str, shown: str) -> Sign:
-    row = views.sampled.members.filter(pl.col("number") == number).row(0, named=True)
-    match = views.matches.get(number)
-    return Sign(
-        level="seen" if level == "seen" else "suspected",
-        what=what,
-        where=[
-            Place(
-                rank=match.rank if match else None, device=row["device"], host=row["host"],
-                gpu=row["gpu"],
+            found.append(
+                gpu_sign(
+                    views, one.number, "suspected", what, _remedies(), source=source, shown=shown
+                )
             )
-        ],
-        evidence=[EvidenceRow(source=path, row=None, what=shown)],
-        remedies=_remedies(),
-    )  # fmt: skip
+    return found
 
 
 def _remedies() -> list[Remedy]:

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whyidle.diagnosis import EvidenceRow, Place, Remedy, Sign
+from whyidle.diagnosis import Remedy, Sign
 from whyidle.sampled_stories import Sampling
+from whyidle.views.sampled_telling import gpu_sign
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence
@@ -76,16 +77,14 @@ def _below(views: Views, metric: str) -> pl.DataFrame:
 
 
 def _sign(views: Views, number: int, label: str, said: list[tuple[str, str]]) -> Sign:
-    members = views.sampled.members.filter(pl.col("number") == number)
-    first = members.row(0, named=True)
-    path = views.evidence.sources[first["source"]].path
-    what = ", ".join(words for words, _ in said)
-    return Sign(
-        level="seen" if all(level == "seen" for _, level in said) else "suspected",
-        what=f"{label}: the PCIe link runs at {what} under load.",
-        where=[Place(host=first["host"], device=first["device"], gpu=first["gpu"])],
-        evidence=[EvidenceRow(source=path, row=None, what=f"PCIe {what}")],
-        remedies=_remedies(),
+    slow = ", ".join(words for words, _ in said)
+    return gpu_sign(
+        views,
+        number,
+        "seen" if all(level == "seen" for _, level in said) else "suspected",
+        f"{label}: the PCIe link runs at {slow} under load.",
+        _remedies(),
+        shown=f"PCIe {slow}",
     )
 
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
-from whyidle.model import JOB_CLAIMS, frame
 from whyidle.sampled_stories import GIB, Sampling
 from whyidle.views.sampled_patterns import gib, in_words
+from whyidle.views.sampled_telling import job_claims_of
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
@@ -51,13 +51,9 @@ def job_claims(views: Views) -> pl.DataFrame:
         & (lasted >= pl.when(began).then(SURE_NS).otherwise(SHORTEST_NS))
     )
     sure = (lasted >= SURE_NS) & pl.col("held").fill_null(False)
-    told = found.with_columns(
-        pl.lit("idle").alias("part"),
-        pl.lit(1.0).alias("weight"),
-        pl.when(sure).then(pl.lit("deduced")).otherwise(pl.lit("suspected")).alias("level"),
-        pl.Series("what", [_words(row) for row in found.iter_rows(named=True)], pl.String),
-    )
-    return frame(JOB_CLAIMS, told)
+    level = pl.when(sure).then(pl.lit("deduced")).otherwise(pl.lit("suspected"))
+    words = [_words(row) for row in found.iter_rows(named=True)]
+    return job_claims_of(found, "idle", words, level=level)
 
 
 def _words(row: dict[str, float]) -> str:

@@ -29,10 +29,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whyidle.diagnosis import EvidenceRow, Finding, Place, Remedy, Sign
-from whyidle.model import JOB_CLAIMS, Evidence, frame
+from whyidle.model import Evidence
 from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
 from whyidle.views.sampled_clocks import held_down, held_down_in_windows, reasons
+from whyidle.views.sampled_telling import job_claims_of
 
 if TYPE_CHECKING:
     from whyidle.model import Facts
@@ -55,14 +56,9 @@ def job_claims(views: Views) -> pl.DataFrame:
     """The busy part of every stretch of work at a low clock."""
     found = held_down(views.sampled)
     words = [_words(row) for row in found.iter_rows(named=True)]
-    told = found.with_columns(
-        pl.lit("busy").alias("part"),
-        (1 - pl.col("clock") / pl.col("most")).alias("weight"),
-        pl.when(pl.col("why").is_null()).then(pl.lit("suspected")).otherwise(pl.lit("deduced"))
-        .alias("level"),
-        pl.Series("what", words, pl.String),
-    )  # fmt: skip
-    return frame(JOB_CLAIMS, told)
+    level = pl.when(pl.col("why").is_null()).then(pl.lit("suspected")).otherwise(pl.lit("deduced"))
+    weight = 1 - pl.col("clock") / pl.col("most")
+    return job_claims_of(found, "busy", words, level=level, weight=weight)
 
 
 def _words(row: dict[str, float]) -> str:

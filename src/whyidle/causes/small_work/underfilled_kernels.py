@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
-from whyidle.model import JOB_CLAIMS, frame
 from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
 from whyidle.views.kernels import kernel_claims
 from whyidle.views.sampled_power import empty_sms
+from whyidle.views.sampled_telling import job_claims_of
 from whyidle.views.underfilled import underfilled
 
 if TYPE_CHECKING:
@@ -66,11 +66,7 @@ def job_claims(views: Views) -> pl.DataFrame:
         f"busy for {busy:.0%}, multiprocessors active for {active:.0%}"
         for busy, active in found.select("busy", "active").iter_rows()
     ]
-    told = found.with_columns(
-        pl.lit("busy").alias("part"), (1 - pl.col("active") / pl.col("busy")).alias("weight"),
-        pl.lit("suspected").alias("level"), pl.Series("what", words, pl.String),
-    )  # fmt: skip
-    return frame(JOB_CLAIMS, told)
+    return job_claims_of(found, "busy", words, weight=1 - pl.col("active") / pl.col("busy"))
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
