@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 import polars as pl
 
 from whyidle import __version__
@@ -186,8 +185,7 @@ def _findings(settled: Settled) -> tuple[list[Finding], list[Crashed]]:
 def _replayable(views: Views, ledger: Ledger) -> tuple[Replayable | None, list[Crashed]]:
     """The device that lost most, laid out for replay."""
     try:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return replayable(views, ledger), []
+        return replayable(views, ledger), []
     except Exception as error:  # noqa: BLE001  a gain that cannot be told must not cost the report
         return None, [Crashed(cause="gain", error=_one_line(error))]
 
@@ -197,8 +195,7 @@ def _gains(
 ) -> tuple[Predicted, list[Crashed]]:
     """The findings with the gain of each remedy on the replayed device, and the plan."""
     try:
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return predict(job.replayable, found, lost_on(job.replayable, rows)), []
+        return predict(job.replayable, found, lost_on(job.replayable, rows)), []
     except Exception as error:  # noqa: BLE001  as above
         return Predicted(found), [Crashed(cause="gain", error=_one_line(error))]
 

@@ -258,9 +258,10 @@ def _device_ns(model: Model, begin: Reals, many: Sequence[Change]) -> Reals:
     done = np.full((model.count, len(many)), -np.inf)
     inside = np.flatnonzero((work.step >= 0) & (work.step < model.count))
     np.maximum.at(done, work.step[inside], end[inside])
-    between = np.diff(done, axis=0)
+    known = np.isfinite(done)  # a step without device work is never done
+    between = np.diff(np.where(known, done, 0.0), axis=0)
+    between[~(known[1:] & known[:-1])] = 0.0
     between = between[: -1 if model.count >= 4 else None]
-    between[~np.isfinite(between)] = 0.0
     return np.asarray(between.T)
 
 
