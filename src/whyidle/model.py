@@ -98,6 +98,7 @@ SAMPLES: dict[str, Any] = {
     "host": pl.Categorical,  # machine; null when the source does not name it
     "gpu": pl.Categorical,  # what the source calls the GPU: uuid, bus id or index, as text
     "process": pl.Int64,  # pid a reading is about; null when it is about the whole GPU
+    "job": pl.Categorical,  # the scheduler's job, or pod/container; null when the source has none
     "metric": pl.Categorical,  # of METRICS or HOST_METRICS, or "user/" + the user's own tag
     "t_ns": pl.Int64,  # nanoseconds since 1970 where the source says so; null without a clock
     "period_ns": pl.Int64,  # the span that ends at t_ns and that the reading stands for
@@ -167,8 +168,19 @@ METRICS: dict[str, str] = {
 HOST_METRICS: dict[str, str] = {
     "host/cpu_utilization": "ratio",  # of the machine or of the job's process, as the source says
     "host/memory_utilization": "ratio",
+    "host/cpus": "count",  # logical CPUs of the machine
+    "host/cpu_time": "s",  # counted since it started, over all CPUs, without idle and I/O wait
+    "host/load": "count",  # threads that run or want to, averaged over a minute
+    "job/cpus": "count",  # CPUs that the job may use
+    "job/cpu_time": "s",  # counted since the job started, over its CPUs
+    "job/cpu_quota": "s",  # CPU time that a container may use in each period
+    "job/cpu_period": "s",
+    "job/quota_periods": "count",  # counted: periods in which the container ran
+    "job/quota_periods_held": "count",  # counted: those of them in which its quota ran out
+    "job/threads_running": "count",  # that run or want to
+    "job/threads_on_disk": "count",  # that wait for a disk and cannot be interrupted
 }
-"""Metrics of a machine, which are about none of its GPUs -> their unit."""
+"""Metrics of a machine, or of a job on it, which are about none of its GPUs -> their unit."""
 
 SETTINGS: dict[str, Any] = {
     "source": pl.UInt16,

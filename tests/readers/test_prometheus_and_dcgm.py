@@ -114,7 +114,7 @@ def test_an_error_of_prometheus_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_metrics_of_no_gpu_are_nothing_recorded(tmp_path: Path) -> None:
-    result = {"metric": {"__name__": "node_load1"}, "values": [[1_700_000_000, "1"]]}
+    result = {"metric": {"__name__": "node_memory_MemFree_bytes"}, "values": [[1_700_000_000, "1"]]}
     with pytest.raises(NothingRecorded, match="none of the 1"):
         given(tmp_path, answer(result), "range.json")
 

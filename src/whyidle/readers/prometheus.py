@@ -21,6 +21,7 @@ from whyidle.errors import NothingRecorded, UnknownEvidence, UnreadableEvidence
 from whyidle.model import METRICS, Evidence
 from whyidle.readers.dcgm_fields import EITHER, PERCENT
 from whyidle.readers.printed_text import decoded, printed
+from whyidle.readers.prometheus_cpus import CPU_NAMES, cpu_samples, job_of
 from whyidle.readers.prometheus_names import LABELS, NAMES
 from whyidle.readers.readings import Place, Readings
 from whyidle.readers.series import epoch_ns, times, values
@@ -47,7 +48,8 @@ def sniff(path: Path, head: bytes) -> bool:
 
 def _stems(text: str) -> list[str]:
     found = set(re.findall(r"^([a-zA-Z_:][\w:]*)[{ ]", text, re.M))
-    return [name for name in found if name in NAMES or name.startswith(("DCGM_", "nvidia_"))]
+    known = NAMES.keys() | CPU_NAMES
+    return [name for name in found if name in known or name.startswith(("DCGM_", "nvidia_"))]
 
 
 def read(path: Path, progress: Callable[[int, int], None] | None = None) -> Evidence:
@@ -60,10 +62,13 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> Evid
         readings.clock_error_ns = 1_000_000
     else:
         rows = _scrape_rows(found.text, readings)
-    others = rows.filter(~pl.col("name").is_in([*NAMES]))["name"].n_unique()
+    others = rows.filter(~pl.col("name").is_in([*NAMES, *CPU_NAMES]))["name"].n_unique()
     _take_names(rows, readings)
     known = rows.filter(pl.col("name").is_in([*NAMES]))
-    if not known.height:
+    cpus = cpu_samples(_placed(rows.filter(pl.col("name").is_in([*CPU_NAMES]))))
+    if cpus.height:
+        readings.bulk(cpus)
+    if not known.height and not cpus.height:
         raise NothingRecorded(
             str(path),
             f"metrics of Prometheus, and none of the {others} is a reading of a GPU known here",
@@ -154,6 +159,7 @@ def _placed(rows: pl.DataFrame) -> pl.DataFrame:
         pl.when(split).then(whole + "/gi" + pl.col("instance")).otherwise(whole).alias("gpu"),
         pl.when(~split).then(index).alias("device"),
         pl.col("pid").cast(pl.Int64, strict=False).alias("process"),
+        job_of().alias("job"),
     )
     return rows.join(sets, on="labels", how="left", maintain_order="left")
 
@@ -168,7 +174,7 @@ def _take(rows: pl.DataFrame, readings: Readings) -> None:
         else:
             found = times(found, factor)
         readings.bulk(
-            part.select("gpu", "device", "host", "process", "t_ns").with_columns(
+            part.select("gpu", "device", "host", "process", "job", "t_ns").with_columns(
                 found.alias("value"), why.alias("reason"),
                 pl.lit(metric).alias("metric"), pl.lit(METRICS[metric]).alias("unit"),
             )

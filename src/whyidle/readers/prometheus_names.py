@@ -90,6 +90,9 @@ LABELS = {
     "pid": ("pid",),
     "model": ("modelName", "name", "devicename", "gpu_type", "card_model"),
     "bus": ("pci_bus_id",),
-    "job": ("hpc_job", "slurmjobid", "jobid", "pod", "exported_pod"),
+    "job": ("hpc_job", "slurmjobid", "jobid", "exported_pod", "pod"),
+    "container": ("exported_container", "container"),
+    "core": ("core", "cpu"),
+    "state": ("state", "mode", "resource"),
 }
 """What a label says -> the labels that say it, the surest first."""

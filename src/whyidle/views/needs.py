@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from whyidle.views.cpu_use import cpu_read
 from whyidle.views.recorders import record_with
 
 if TYPE_CHECKING:
@@ -148,6 +149,24 @@ NEEDS: dict[str, Need] = {
         "readings of how many multiprocessors were active",
         "dcgmi dmon -e 203,1002,1003,1004,1005 -d 1000, or a Prometheus scrape of dcgm-exporter",
         _read("sm_active"),
+    ),
+    "reads": Need(
+        "Python frames of the loader, or what the job's threads waited for",
+        f"{_PROFILE}, with_stack=True)",
+        lambda views: cpu_read(views.evidence) or (_blame(views) and _frames(views)),
+    ),
+    "cpu_use": Need(
+        "readings of the job's CPUs",
+        "a Prometheus range of container_cpu_cfs_periods_total, "
+        "container_cpu_cfs_throttled_periods_total and container_cpu_usage_seconds_total of the "
+        "pod, or of slurm_job_threads_count and slurm_job_core_usage_total",
+        lambda views: cpu_read(views.evidence),
+    ),
+    "foreign_load": Need(
+        "the machine's load beside the job's CPU time, or marked steps with launches",
+        f"{_PROFILE}, schedule=...) and prof.step() after each step; or a Prometheus range of "
+        "node_load1, node_cpu_seconds_total and container_cpu_usage_seconds_total",
+        lambda views: cpu_read(views.evidence) or (_blame(views) and _steps(views)),
     ),
     "settings": Need("the GPU's settings", "nvidia-smi -q -x", _table("settings")),
     "links": Need("how the GPUs are connected", "nvidia-smi topo -m", _table("links")),

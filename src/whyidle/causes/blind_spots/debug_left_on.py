@@ -9,27 +9,32 @@ them dispatch and launch time up to the launch lead that a waiting check destroy
 Blocking launches (``CUDA_LAUNCH_BLOCKING=1``): at least 20 kernels of 20 us or more, of which 95 %
 end before the call that launched them returns; then empty time inside those calls after their
 kernel, and the dispatch and launch time up to the length of the kernel before, count (deduced).
+A debugger whose own frames were recorded (pydevd, debugpy, bdb) is told without seconds (seen): it
+slows Python wherever Python runs.
 
 Change: ``torch.autograd.set_detect_anomaly(True)`` and ``detect_anomaly=True`` out;
 ``CUDA_LAUNCH_BLOCKING`` out of the environment. Use anomaly mode as a context manager, around the
-one step that fails.
+one step that fails. Start the job without the debugger.
 
 May be wrong: a loss that checks for NaN by itself outside the engine is not counted. The time that
 anomaly mode spends on recording Python tracebacks in forward is not visible here, so that the gain
 is larger than the loss shown.
 
 Sources: anomaly detection and CUDA environment variables in the PyTorch documentation; reports on
-the PyTorch forum, Lightning-AI/pytorch-lightning and nerf implementations (1.5x to 3x).
+the PyTorch forum, Lightning-AI/pytorch-lightning and nerf implementations (1.5x to 3x); case
+pytorch/pytorch#134191 (a debugger made an optimizer's dispatch 30 times slower).
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from whyidle.diagnosis import Finding, Remedy
+from whyidle.diagnosis import Finding, Place, Remedy, Sign
 from whyidle.stories import Story
+from whyidle.views import names
 from whyidle.views.certainty import waiting
 
 if TYPE_CHECKING:
@@ -39,7 +44,12 @@ if TYPE_CHECKING:
 TITLE = "A debugging aid left on"
 STATUS = "preview"
 NEEDS = ("blame", "ops")
+OBSERVES = ("frames",)
 _BLOCKING = "blocking launch in "
+_DEBUGGER = re.compile(
+    r"(^|/)(_pydevd_bundle|_pydevd_frame_eval|_pydev_bundle|debugpy|ptvsd|pudb)/"
+    r"|(^|/)(pydevd|bdb|pdb)\.py\("
+)
 
 
 def claims(views: Views) -> pl.DataFrame:
@@ -51,6 +61,37 @@ def claims(views: Views) -> pl.DataFrame:
             views.blamed("anomaly", level=waiting),
             blocking.with_columns(named.cast(pl.Categorical).alias("op")),
         ]
+    )
+
+
+def observations(views: Views) -> list[Sign]:
+    """A debugger among the recorded frames."""
+    spans = views.evidence.table("spans").filter(pl.col("kind") == "python")
+    seen = spans.filter(names.matching(spans["name"], _DEBUGGER.search))
+    if not seen.height:
+        return []
+    first = str(seen["name"][0])
+    return [
+        Sign(
+            level="seen",
+            what=f"A debugger is attached: {seen.height} recorded calls are its own, such as "
+            f"{first}.",
+            where=[Place(op=first, rank=seen["rank"][0])],
+            remedies=[_debugger()],
+        )
+    ]
+
+
+def _debugger() -> Remedy:
+    return Remedy(
+        what="Run without the debugger",
+        how="Start the job from a shell rather than with an editor's debug button, take "
+        "debugpy.listen, breakpoint() and pdb.set_trace() out, and set no breakpoints in code that "
+        "runs in every step.",
+        safe=True,
+        why_safe="The program does the same; it can no longer be stopped at a line.",
+        effect={"kind": "spans_removed"},
+        prove="Record the same steps again: none of its frames, and shorter operators.",
     )
 
 
@@ -104,3 +145,13 @@ def example() -> tuple[Evidence, float]:
         call = (begin + 625, begin + 630)
         story.launch("gemm", call, (begin + 630, begin + 1000), thread="autograd")
     return story.evidence(), 3 * 300e-6
+
+
+def observed_example() -> tuple[Evidence, str]:
+    """One step, run by a debugger."""
+    story = Story()
+    story.frame("debugpy/server/cli.py(430): main", 0, 1200)
+    story.step(0, 10, 1010)
+    story.frame("train.py(20): step", 12, 1000)
+    story.launch("gemm", (20, 30), (30, 1010))
+    return story.evidence(), "A debugger is attached"

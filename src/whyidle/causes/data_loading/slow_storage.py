@@ -5,7 +5,9 @@ first epoch is slow and the later ones fast (cold cache), or all are (a network 
 
 How we tell: in time the device spent waiting for the loader, the innermost recorded frame that
 tells what loading was doing is a read, an open, or a library that reads files or a network (h5py,
-fsspec, zipfile, ...). It has no seconds of its own: they stand under the wait for the loader.
+fsspec, zipfile, ...). It has no seconds of its own: they stand under the wait for the loader. In
+readings of a job's threads: at least as many waited for a disk as wanted to run, and its GPUs ran
+something for at most half of the time; *deduced* from three readings on, else *suspected*.
 
 Change: copy the data to a local disk or memory before training; read few large files in order
 instead of many small ones (HDF5, WebDataset shards, TFRecord, LMDB); raise ``num_workers`` so that
@@ -13,7 +15,9 @@ several reads are under way at once.
 
 May be wrong: frames are recorded only in the process that was profiled, so with worker processes
 this stays silent; record one epoch with ``num_workers=0`` to see it. A read that hits the page
-cache and then decompresses counts as reading.
+cache and then decompresses counts as reading. Threads that write a checkpoint wait for the disk
+too. Too few CPUs look the same from afar, but then threads want to run
+(scheduling.cpu_allocation).
 
 Sources: Mohan et al., Analyzing and Mitigating Data Stalls in DNN Training, VLDB 2021; reports of
 cloud folders mounted into notebooks (240 s against 0.2 s for one small read).
@@ -23,8 +27,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whyidle.diagnosis import Remedy, Sign
+from whyidle.diagnosis import EvidenceRow, Place, Remedy, Sign
 from whyidle.stories import loader_run
+from whyidle.views.cpu_use import waiting_for_disk
 from whyidle.views.loading import told
 
 if TYPE_CHECKING:
@@ -33,12 +38,32 @@ if TYPE_CHECKING:
 
 TITLE = "Reading from slow storage"
 STATUS = "preview"
-OBSERVES = ("blame", "frames")
+OBSERVES = ("reads",)
 
 
 def observations(views: Views) -> list[Sign]:
-    """How much of the wait for the loader went by in reads."""
-    return told(views, "storage", "reading files", _remedies())
+    """How much of the wait for the loader went by in reads; then jobs that wait for a disk."""
+    return [*told(views, "storage", "reading files", _remedies()), *_on_disk(views)]
+
+
+def _on_disk(views: Views) -> list[Sign]:
+    found = []
+    for row in waiting_for_disk(views).iter_rows(named=True):
+        where = f" on {row['host']}" if row["host"] else ""
+        gpu = f"; its GPUs ran something for {row['gpu']:.0%} of the time"
+        path = views.evidence.sources[row["source"]].path
+        found.append(
+            Sign(
+                level="deduced" if row["sure"] else "suspected",
+                what=f"Job {row['job']}{where} had {row['on_disk']:.3g} threads that waited for a "
+                f"disk, and {row['running'] or 0:.3g} that wanted to run"
+                f"{gpu if row['gpu'] is not None else ''}.",
+                where=[Place(host=row["host"])],
+                evidence=[EvidenceRow(source=path, row=None, what="states of the job's threads")],
+                remedies=_remedies(),
+            )
+        )
+    return found
 
 
 def _remedies() -> list[Remedy]:
