@@ -13,7 +13,7 @@ from whyidle.views.bandwidth import (
     POOR,
     bus_bandwidth,
     ceilings,
-    one_machine,
+    listed_gpus,
 )
 from whyidle.views.waits import Waits
 
@@ -30,7 +30,8 @@ def slowed(alone: pl.DataFrame, job: Partial, found: Waits, cause: str) -> pl.Da
     took = np.maximum(found.end - found.until, 0).astype(np.float64)
     speed = bus_bandwidth(entries, members, took)
     most, links = ceilings(job.windows, job.facts)
-    rooms = np.array([one_machine(job.facts, r) for r in job.windows["rank"].to_list()])
+    listed = listed_gpus(job.facts)
+    rooms = np.array([listed[rank] for rank in job.windows["rank"].to_list()], dtype=np.int64)
     large = entries["bytes"].fill_null(0).to_numpy() >= LARGE_BYTES
     sure = found.whole & (members > 1) & (members <= rooms[window])
     slow = sure & large & (speed < POOR * most[window])

@@ -14,6 +14,7 @@ machine reach 80 % and more.
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
@@ -69,6 +70,6 @@ def ceilings(windows: pl.DataFrame, facts: Facts) -> tuple[Floats, list[str]]:
     return np.array([f[0] if f else np.nan for f in found]), [f[1] if f else "" for f in found]
 
 
-def one_machine(facts: Facts, rank: int | None) -> int:
-    """GPUs listed for a rank's machine; groups of no more members may lie in one machine."""
-    return sum(1 for owner, _ in facts.devices if owner == rank)
+def listed_gpus(facts: Facts) -> Counter[int | None]:
+    """GPUs listed for each rank's machine; groups of no more members may lie in one machine."""
+    return Counter(owner for owner, _ in facts.devices)

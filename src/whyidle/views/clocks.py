@@ -117,16 +117,17 @@ def _drifts(
     """
     drift, since = np.zeros(ranks), np.zeros(ranks, dtype=np.int64)
     rest = np.zeros(ranks, dtype=np.int64)
-    told = _apart(met, offset).sort("rank", "end")
+    long = (pl.len() >= DRIFT_POINTS) & (
+        pl.col("end").max() - pl.col("end").min() >= DRIFT_AFTER_NS
+    )
+    told = _apart(met, offset).filter(long.over("rank")).sort("rank", "end")
     for (code,), rows in told.group_by("rank", maintain_order=True):
-        end, apart = rows["end"].to_numpy(), rows["apart"].to_numpy()
-        if end.size < DRIFT_POINTS or end[-1] - end[0] < DRIFT_AFTER_NS:
-            continue
-        third = end.size // 3
-        run = np.median(end[-third:] - end[0]) - np.median(end[:third] - end[0])
+        ends, apart = rows["end"].to_numpy(), rows["apart"].to_numpy()
+        third = ends.size // 3
+        run = np.median(ends[-third:] - ends[0]) - np.median(ends[:third] - ends[0])
         slope = (np.median(apart[-third:]) - np.median(apart[:third])) / run
-        middle = int(end[end.size // 2])
-        left = apart - slope * (end - middle)
+        middle = int(ends[ends.size // 2])
+        left = apart - slope * (ends - middle)
         if np.median(np.abs(left)) < 0.5 * np.median(np.abs(apart)):
             drift[int(str(code))], since[int(str(code))] = slope, middle
             rest[int(str(code))] = int(np.floor(np.median(left)))

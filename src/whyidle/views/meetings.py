@@ -207,23 +207,42 @@ class Run(NamedTuple):
 
 def _places(part: pl.DataFrame) -> Index:
     """A number per entry of one group that is the same for all members of a meeting; -1: none."""
-    part = part.with_row_index("here")
     if part["sequence"].null_count() == 0:
         kinds = part["collective"].cast(pl.Categorical).to_physical().to_numpy().astype(np.int64)
         stated = part["sequence"].to_numpy()
         return np.unique(np.stack([stated, kinds]), axis=1, return_inverse=True)[1].reshape(-1)
     kind = part["collective"].cast(pl.Categorical).to_physical().to_numpy()
     starts, ends = part["began_ns"].to_numpy(), part["settled_ns"].to_numpy()
-    lists = [
-        rows["here"].to_numpy()[np.argsort(rows["order_ns"].to_numpy(), kind="stable")]
-        for _, rows in part.group_by("member", maintain_order=True)
-    ]
+    lists = _lists(part["member"].to_numpy(), part["order_ns"].to_numpy())
+    longest = max(lists, key=len)
     found = np.full(part.height, -1, dtype=np.int64)
-    runs = [Run(kind[rows], starts[rows], ends[rows]) for rows in lists]
-    longest = max(runs, key=lambda run: run.kind.size)
-    for rows, run in zip(lists, runs, strict=True):
-        found[rows] = _against(longest, run)
+    agreed = _in_step(longest, [rows for rows in lists if rows.size == longest.size], kind, ends)
+    found[agreed] = np.arange(longest.size)
+    one = Run(kind[longest], starts[longest], ends[longest])
+    for rows in lists:
+        if found[rows[0]] < 0:
+            found[rows] = _against(one, Run(kind[rows], starts[rows], ends[rows]))
     return found
+
+
+def _lists(member: Index, order_ns: Ints) -> list[Index]:
+    """The rows of each member in its order, members as they first appear."""
+    order = np.lexsort((order_ns, member))
+    _, first, count = np.unique(member, return_index=True, return_counts=True)
+    parts = np.split(order, np.cumsum(count)[:-1])
+    return [parts[i] for i in np.argsort(first)]
+
+
+def _in_step(
+    longest: Index, lists: list[Index], kind: npt.NDArray[np.uint32], ends: Ints
+) -> npt.NDArray[np.intp]:
+    """Those members, one per line, that ``_against`` would match one by one with the longest."""
+    rows = np.stack(lists)
+    rows = rows[(kind[rows] == kind[longest]).all(axis=1)]
+    apart = ends[rows] - ends[longest]
+    middle = np.median(apart, axis=1)
+    spread = np.median(np.abs(apart - middle[:, None]), axis=1)
+    return np.asarray(rows[(np.abs(middle) <= FAR_NS) & (spread <= SAME_END_NS)])
 
 
 def _against(one: Run, other: Run) -> Index:
