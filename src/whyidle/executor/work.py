@@ -12,6 +12,7 @@ from whyidle.executor import remote
 from whyidle.executor.batches import Batch, File
 from whyidle.model import Evidence
 from whyidle.partial import Partial, partial_of
+from whyidle.readers import torch_trace
 from whyidle.readers.collector import collector_paused
 from whyidle.readers.combine import combined
 from whyidle.readers.finding import reader_for
@@ -87,19 +88,23 @@ def judged(batch: Batch, steps: Steps | None, progress: Progress | None = None) 
 
 
 def _read(batch: Batch, progress: Progress | None) -> tuple[list[Evidence], list[NothingRecorded]]:
-    parts: list[Evidence] = []
+    """The evidence of each file, in the order of the files, and the files that hold none."""
+    parts: list[Evidence | torch_trace.Gathered] = []
     empty: list[NothingRecorded] = []
     for file in batch.files:
         try:
-            parts.append(_evidence(file, progress))
+            parts.append(_part(file, progress))
         except NothingRecorded as error:
             if not file.from_folder:
                 raise
             empty.append(error)
-    return parts, empty
+    traces = [part for part in parts if isinstance(part, torch_trace.Gathered)]
+    built = iter(torch_trace.built(traces) if traces else ())
+    return [part if isinstance(part, Evidence) else next(built) for part in parts], empty
 
 
-def _evidence(file: File, progress: Progress | None) -> Evidence:
+def _part(file: File, progress: Progress | None) -> Evidence | torch_trace.Gathered:
+    """The evidence in one file, or, of a trace, what it will be built from with the others."""
     if remote.is_url(file.path):
         with remote.copied(file.path) as copy:
             try:
@@ -112,4 +117,6 @@ def _evidence(file: File, progress: Progress | None) -> Evidence:
             progress(file.path, done, size)
 
     path = Path(file.path)
-    return reader_for(path).read(path, report if progress is not None else None)
+    reader = reader_for(path)
+    read = torch_trace.gathered if reader.NAME == torch_trace.NAME else reader.read
+    return read(path, report if progress is not None else None)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from whyidle.errors import EvidenceConflict
@@ -138,19 +139,16 @@ def _refuse_overlaps(parts: Sequence[Evidence]) -> None:
 
 def _tables(parts: Sequence[Evidence]) -> dict[str, pl.DataFrame]:
     """The tables of all parts, one below the other; keys renumbered, spans by start again."""
-    shifted: dict[str, list[pl.DataFrame]] = {}
+    found: dict[str, list[pl.DataFrame]] = {}
+    shifts: dict[str, list[tuple[int, int, int]]] = {}
     threads = sources = 0
     for part in parts:
         for name, table in part.tables.items():
-            shifts = []
-            if table.schema.get("thread") == pl.UInt32:
-                shifts.append((pl.col("thread") + threads).cast(pl.UInt32))
-            if "source" in table.columns:
-                shifts.append((pl.col("source") + sources).cast(pl.UInt16))
-            shifted.setdefault(name, []).append(table.with_columns(shifts))
+            found.setdefault(name, []).append(table)
+            shifts.setdefault(name, []).append((table.height, threads, sources))
         threads += part.table("threads").height
         sources += len(part.sources)
-    tables = {name: pl.concat(found) for name, found in shifted.items()}
+    tables = {name: _renumbered(pl.concat(found[name]), shifts[name]) for name in found}
     if "spans" in tables:
         spans = tables["spans"].sort(
             "start_ns", "end_ns", descending=[False, True], maintain_order=True
@@ -159,6 +157,17 @@ def _tables(parts: Sequence[Evidence]) -> dict[str, pl.DataFrame]:
     if "samples" in tables:
         tables["samples"] = tables["samples"].sort("t_ns", maintain_order=True)
     return tables
+
+
+def _renumbered(table: pl.DataFrame, shifts: list[tuple[int, int, int]]) -> pl.DataFrame:
+    """The table with its threads and sources counted on; a shift: rows, threads, sources."""
+    rows, threads, sources = zip(*shifts, strict=True)
+    new = []
+    if table.schema.get("thread") == pl.UInt32:
+        new.append((pl.col("thread") + pl.Series(np.repeat(threads, rows))).cast(pl.UInt32))
+    if "source" in table.columns:
+        new.append((pl.col("source") + pl.Series(np.repeat(sources, rows))).cast(pl.UInt16))
+    return table.with_columns(new)
 
 
 def _facts(parts: Sequence[Evidence]) -> Facts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -135,22 +137,37 @@ class Table:
         return order
 
 
-def spans_frame(table: Table, base_ns: int, rank: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The ``spans`` and ``threads`` tables of ``whyidle.model``, for one source."""
+@dataclass(frozen=True)
+class Rows:
+    """The spans of one trace, ordered, as arrays that several traces are built from at once.
+
+    ``columns``: by column of ``spans``; None where the trace holds nothing of it. ``texts``: what
+    the numbers in ``name``, ``shapes``, ``types`` and ``stack`` stand for. ``threads``: (process,
+    name) by number.
+    """
+
+    height: int
+    rank: int | None
+    columns: dict[str, npt.NDArray[Any] | None]
+    texts: dict[str, list[str]]
+    threads: list[tuple[str, str]]
+
+
+def rows_of(table: Table, base_ns: int, rank: int | None) -> Rows:
+    """The ordered spans of one source; the table is empty afterwards."""
     order = table.ordered()
     height = order.size
     place = np.full(table.height, -1, dtype=np.int64)
     place[order] = np.arange(height)
     host = table.kind < FIRST_DEVICE_CODE
-    threads, thread_of_lane = _threads(table, host, rank)
-    thread = np.where(host, thread_of_lane[table.lane], ABSENT)[order]
-    columns: dict[str, Any] = {
+    threads, thread_of_lane = _threads(table, host)
+    columns = {
         "event": table.event[order],
         "device": _spread(table.on_device, table.device, place, height),
-        "thread": thread,
+        "thread": np.where(host, thread_of_lane[table.lane], ABSENT)[order],
         "lane": _spread(table.on_device, table.stream, place, height),
         "kind": table.kind[order],
-        "name": table.label[order],
+        "name": table.label[order].astype(np.int64),
         "start_ns": table.start[order] + base_ns,
         "end_ns": table.end[order] + base_ns,
         "correlation": table.correlation[order],
@@ -158,28 +175,75 @@ def spans_frame(table: Table, base_ns: int, rank: int | None) -> tuple[pl.DataFr
         "occupancy": _occupancy(table, place, height),
         **_described(table, place, height),
     }
-    known = {name: values for name, values in columns.items() if values is not None}
+    of = table.columns
     texts = {
-        "kind": pl.Series(KINDS.categories, dtype=KINDS),
-        "name": pl.Series(table.columns.labels.names, dtype=pl.Categorical),
-        "shapes": pl.Series(table.columns.shapes.texts, dtype=pl.Categorical),
-        "types": pl.Series(table.columns.types.texts, dtype=pl.Categorical),
-        "stack": pl.Series(table.columns.stacks.texts, dtype=pl.Categorical),
+        "name": of.labels.names,
+        "shapes": of.shapes.texts,
+        "types": of.types.texts,
+        "stack": of.stacks.texts,
     }
-    same = {"source": 0, "rank": rank}
-    built = pl.DataFrame(known).with_row_index("row").select(
-        _column(name, dtype, name in known, texts.get(name), same.get(name))
+    return Rows(height, rank, columns, texts, threads)
+
+
+def spans_frames(traces: Sequence[Rows]) -> list[tuple[pl.DataFrame, pl.DataFrame]]:
+    """The ``spans`` and ``threads`` tables of ``whyidle.model``, for each source.
+
+    All are built as one table and then cut, since every column costs as much for a short trace as
+    for a long one.
+    """
+    heights = [rows.height for rows in traces]
+    known: dict[str, Any] = {
+        "row": np.concatenate([np.arange(height) for height in heights]),
+        "rank": np.repeat([ABSENT if r.rank is None else r.rank for r in traces], heights),
+    }
+    texts: dict[str, pl.Series] = {"kind": pl.Series(KINDS.categories, dtype=KINDS)}
+    for name in traces[0].columns:
+        found = [rows.columns[name] for rows in traces]
+        if all(values is None for values in found):
+            continue
+        if name in traces[0].texts:
+            found, texts[name] = _one_numbering(found, [rows.texts[name] for rows in traces])
+        whole = [
+            np.full(height, ABSENT) if values is None else values
+            for values, height in zip(found, heights, strict=True)
+        ]
+        known[name] = whole[0] if len(whole) == 1 else np.concatenate(whole)
+    occupancy = pl.Series(known.pop("occupancy"), nan_to_null=True)
+    built = pl.DataFrame({**known, "occupancy": occupancy}).select(
+        _column(name, dtype, name in known or name == "occupancy", texts.get(name))
         for name, dtype in SPANS.items()
-    )  # fmt: skip
-    return built, threads
+    )
+    threads = _threads_frame(traces)
+    cut = []
+    at = thread = 0
+    for rows in traces:
+        cut.append((built[at : at + rows.height], threads[thread : thread + len(rows.threads)]))
+        at, thread = at + rows.height, thread + len(rows.threads)
+    return cut
 
 
-def _column(
-    name: str, dtype: Any, known: bool, texts: pl.Series | None, same: int | None
-) -> pl.Expr:
-    """One column of ``spans``: ``same`` in every row, else null where it is ABSENT."""
-    if name != "row" and not known:
-        return pl.lit(same, dtype).alias(name)
+def _one_numbering(
+    found: list[npt.NDArray[Any] | None], texts: list[list[str]]
+) -> tuple[list[npt.NDArray[Any] | None], pl.Series]:
+    """Numbers of texts that hold for all traces; ABSENT stays."""
+    if len(texts) == 1:
+        return found, pl.Series(texts[0], dtype=pl.Categorical)
+    number: dict[str, int] = {}
+    told: list[npt.NDArray[Any] | None] = []
+    for values, mine in zip(found, texts, strict=True):
+        if values is None:
+            told.append(None)
+            continue
+        # the last place is for ABSENT
+        new = np.array([number.setdefault(t, len(number)) for t in mine] + [ABSENT], np.int64)
+        told.append(new[np.where(values < 0, len(mine), values)])
+    return told, pl.Series(list(number), dtype=pl.Categorical)
+
+
+def _column(name: str, dtype: Any, known: bool, texts: pl.Series | None) -> pl.Expr:
+    """One column of ``spans``: null where it is ABSENT; the source is the only one."""
+    if not known:
+        return pl.lit(0 if name == "source" else None, dtype).alias(name)
     value = pl.col(name)
     if name in _MAY_LACK:
         value = pl.when(value != ABSENT).then(value)
@@ -189,16 +253,16 @@ def _column(
 
 
 _MAY_LACK = (
-    "device", "thread", "lane", "correlation", "external", "sequence", "bytes", "blocks",
+    "rank", "device", "thread", "lane", "correlation", "external", "sequence", "bytes", "blocks",
     "block_threads", "shapes", "types", "stack",
 )  # fmt: skip
 
 
-def _occupancy(table: Table, place: Ints, height: int) -> pl.Series:
+def _occupancy(table: Table, place: Ints, height: int) -> npt.NDArray[np.float32]:
     occupancy = np.full(height, np.nan, dtype=np.float32)
     at = place[table.kernels]
     occupancy[at[at >= 0]] = table.occupancy[at >= 0]
-    return pl.Series(occupancy, nan_to_null=True)
+    return occupancy
 
 
 def _described(table: Table, place: Ints, height: int) -> dict[str, Ints | None]:
@@ -233,21 +297,25 @@ def _spread(rows: Ints, values: npt.NDArray[Any], place: Ints, height: int) -> I
     return full
 
 
-def _threads(
-    table: Table, host: npt.NDArray[np.bool_], rank: int | None
-) -> tuple[pl.DataFrame, Ints]:
-    """The threads table, and the thread's number by lane (-1 = no host thread)."""
+def _threads(table: Table, host: npt.NDArray[np.bool_]) -> tuple[list[tuple[str, str]], Ints]:
+    """Process and name of each host thread, and its number by lane (-1 = no host thread)."""
     columns = table.columns
     lanes = np.unique(table.lane[host]).tolist()
     number = np.full(max(len(columns.lanes.lanes), 1), -1, dtype=np.int64)
     number[lanes] = np.arange(len(lanes))
+    told = [(columns.lanes.lanes[lane][0], thread_name(columns, lane)) for lane in lanes]
+    return told, number
+
+
+def _threads_frame(traces: Sequence[Rows]) -> pl.DataFrame:
+    """The threads of all sources, numbered from 0 in each."""
     rows = {
-        "thread": list(range(len(lanes))),
-        "rank": [rank] * len(lanes),
-        "process": [columns.lanes.lanes[lane][0] for lane in lanes],
-        "name": [thread_name(columns, lane) for lane in lanes],
+        "thread": [number for rows in traces for number in range(len(rows.threads))],
+        "rank": [rows.rank for rows in traces for _ in rows.threads],
+        "process": [process for rows in traces for process, _ in rows.threads],
+        "name": [name for rows in traces for _, name in rows.threads],
     }
-    return pl.DataFrame(rows, schema=THREADS), number
+    return pl.DataFrame(rows, schema=THREADS)
 
 
 def thread_name(columns: Columns, lane: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -28,18 +29,24 @@ class Messages:
         """Rows for those events of a chunk that name a collective."""
         return [_row(a, int(events[i])) for i, a in enumerate(args) if a.collective is not None]
 
-    def frame(self) -> pl.DataFrame | None:
-        """The ``messages`` table; None when no event spoke of a message."""
-        if not self.rows:
-            return None
-        names = [name for name in MESSAGES if name != "source"]
-        columns: dict[str, Any] = dict(zip(names, zip(*self.rows, strict=True), strict=True))
-        told = pl.DataFrame({k: pl.Series(k, v, strict=False) for k, v in columns.items()})
-        numbers = [n for n, d in told.schema.items() if d.is_integer()]
-        told = told.with_columns(
-            pl.when(pl.col(n) != ABSENT).then(pl.col(n)).alias(n) for n in numbers
-        )
-        return frame(MESSAGES, told.with_columns(pl.lit(0, pl.UInt16).alias("source")))
+
+def message_frames(sources: Sequence[Messages]) -> list[pl.DataFrame | None]:
+    """The ``messages`` table of each source; None where no event spoke of a message."""
+    rows = [row for messages in sources for row in messages.rows]
+    if not rows:
+        return [None] * len(sources)
+    names = [name for name in MESSAGES if name != "source"]
+    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=True))
+    told = pl.DataFrame({k: pl.Series(k, v, strict=False) for k, v in columns.items()})
+    numbers = [n for n, d in told.schema.items() if d.is_integer()]
+    told = told.with_columns(pl.when(pl.col(n) != ABSENT).then(pl.col(n)).alias(n) for n in numbers)
+    built = frame(MESSAGES, told.with_columns(pl.lit(0, pl.UInt16).alias("source")))
+    found: list[pl.DataFrame | None] = []
+    at = 0
+    for messages in sources:
+        found.append(built[at : at + len(messages.rows)] if messages.rows else None)
+        at += len(messages.rows)
+    return found
 
 
 def _row(args: Arguments, event: int) -> Row:
