@@ -277,3 +277,52 @@ def test_long_lines_that_are_no_rows_are_told_apart_at_once() -> None:
     assert not nvidia_smi_csv.headless(f"{spaces}\n{commas}\n")
     assert not nvidia_smi_csv.headless("1 %," * 1_000_000)
     assert nvidia_smi_csv.headless("0, 35 %, 200 MiB\n1, 40 %, 300 MiB\n")
+
+
+GPM = (
+    "# gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk      gract     smutil      smocc     "
+    "mmaact       dram       fp16      pcitx      nvlrx\n"
+    "# Idx      W      C      C      %      %    MHz    MHz      GPM:%      GPM:%      GPM:%      "
+    "GPM:%      GPM:%      GPM:%      GPM:MB     GPM:MB\n"
+    "    0    112     43      -     97      1   7001   1980          -          -      "
+    "    -          -          -          -          -          -\n"
+    "    0    111     43      -     98      7    810   1980         91         70         35      "
+    "   52         40          0          3          7\n"
+)
+
+
+def test_columns_of_gpm_are_activities_of_the_parts_of_a_gpu(tmp_path: Path) -> None:
+    found = given(tmp_path, GPM, "dmon.txt").table("samples")
+    last = found.group_by("metric", maintain_order=True).agg(pl.col("value").last())
+    told = dict(last.rows())
+    assert told["gpu_utilization"] == 0.98
+    parts = {"graphics_engine_active": 0.91, "sm_active": 0.7, "sm_occupancy": 0.35,
+             "tensor_active": 0.52, "dram_active": 0.4, "fp16_active": 0.0,
+             "pcie_tx": 3 * 2.0**20, "nvlink_rx": 7 * 2.0**20}  # fmt: skip
+    assert {name: told[name] for name in parts} == pytest.approx(parts)
+    first = found.filter(pl.col("metric").cast(pl.String).is_in(list(parts))).group_by("metric")
+    reasons = first.agg(pl.col("value").first(), pl.col("reason").first()).rows()
+    assert {(value, reason) for _, value, reason in reasons} == {(None, "not available")}
+
+
+@pytest.mark.parametrize("again", ["", HEADER])
+def test_a_last_row_that_was_cut_costs_only_itself(tmp_path: Path, again: str) -> None:
+    """Cut inside "10", as a killed job leaves it: 1 % was never read."""
+    cut = row(1, 0, "10").partition("0 %")[0]
+    found = given(tmp_path, HEADER + row(0, 0, "70") + again + cut)
+    assert [value for _, _, value in series_of(found, "gpu_utilization")] == [0.7]
+    assert any("cut short" in note for note in found.sources[0].notes)
+    assert not any("do not say which GPU" in note for note in found.sources[0].notes)
+
+
+def test_a_first_row_that_is_short_does_not_cost_the_file(tmp_path: Path) -> None:
+    found = given(tmp_path, HEADER + "2026/01/01 00:00:00.500, 0, GPU-a0\n" + row(1, 0, "20"))
+    rows = found.table("samples").filter(pl.col("metric") == "gpu_utilization")
+    assert rows.select("value", "reason").rows() == [(None, "blank"), (0.2, None)]
+
+
+def test_a_last_row_of_dmon_that_was_cut_costs_only_itself(tmp_path: Path) -> None:
+    text = "# gpu    pwr     sm\n# Idx      W      %\n    0    112     97\n    0    11"
+    found = given(tmp_path, text, "dmon.txt")
+    assert series_of(found, "power") == [(0, None, 112.0)]
+    assert series_of(found, "gpu_utilization") == [(0, None, 0.97)]

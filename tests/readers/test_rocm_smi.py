@@ -93,6 +93,61 @@ def test_json_of_amd_smi_is_read_with_its_units(tmp_path: Path, wrapped: bool) -
     }  # fmt: skip
 
 
+METRIC_NAMES = (
+    "timestamp,gpu,gfx_activity,umc_activity,vcn_activity,socket_power,gfx_0_clk,gfx_0_max_clk,"
+    "mem_0_clk,edge,hotspot,mem,total_vram,used_vram\n"
+)
+METRIC_CSV = (
+    METRIC_NAMES
+    + "1772939616,0,95,80,\"['N/A', 'N/A']\",350,1980,2100,901,38,72,65,196592,1024\n"
+    + '1772939616,1,N/A,0,"[0, 0]",N/A,N/A,2100,901,N/A,41,N/A,196592,283\n'
+    + METRIC_NAMES
+    + "1772939617,0,90,80,N/A,340,1980,2100,901,38,70,65,196592,1024\n"
+)
+
+
+def test_a_watch_of_amd_smi_as_csv_keeps_times_units_and_what_is_unknown(tmp_path: Path) -> None:
+    found = given(tmp_path, METRIC_CSV, "amd.csv")
+    rows = found.table("samples")
+    at = 1_772_939_616 * 10**9
+    first = rows.filter((pl.col("t_ns") == at) & (pl.col("device") == 0))
+    assert dict(first.select("metric", "value").rows()) == pytest.approx({
+        "gpu_utilization": 0.95, "memory_utilization": 0.8, "power": 350.0, "sm_clock": 1.98e9,
+        "sm_clock_max": 2.1e9, "memory_clock": 9.01e8, "temperature": 72.0,
+        "memory_temperature": 65.0, "memory_total": 196592 * 2.0**20, "memory_used": 2.0**30,
+    })  # fmt: skip
+    other = rows.filter(pl.col("device") == 1)
+    unknown = other.filter(pl.col("value").is_null())
+    assert set(unknown.select("metric", "reason").rows()) == {
+        (name, "not available")
+        for name in ("gpu_utilization", "power", "sm_clock", "memory_temperature")
+    }
+    assert other.filter(pl.col("metric") == "memory_utilization")["value"].to_list() == [0.0]
+    assert rows.filter(pl.col("metric") == "power")["t_ns"].max() == at + 10**9
+    assert found.sources[0].clock_error_ns == 10**9
+
+
+def test_csv_of_amd_smi_may_hold_any_of_its_parts_and_no_time(tmp_path: Path) -> None:
+    found = given(tmp_path, "gpu,total_vram,used_vram,free_vram\n3,32768,1024,31744\n", "amd.csv")
+    assert told(found) == {
+        (3, "memory_total"): 2.0**35, (3, "memory_used"): 2.0**30, (3, "memory_free"): 31 * 2.0**30
+    }  # fmt: skip
+    assert found.table("samples")["t_ns"].to_list() == [None] * 3
+
+
+def test_a_last_row_of_amd_smi_that_was_cut_is_left_out(tmp_path: Path) -> None:
+    cut = METRIC_CSV[: METRIC_CSV.rindex("40,1980") + 1]  # 340 W would read as 34 W
+    found = given(tmp_path, cut, "amd.csv").table("samples")
+    assert found.filter(pl.col("metric") == "power")["value"].to_list() == [350.0, None]
+
+
+def test_json_of_a_watch_of_amd_smi_has_its_time(tmp_path: Path) -> None:
+    usage = {"gfx_activity": {"value": 40, "unit": "%"}}
+    found = given(tmp_path, json.dumps([{"timestamp": 1772939616, "gpu": 0, "usage": usage}]))
+    rows = found.table("samples").select("device", "t_ns", "value").rows()
+    assert rows[0] == (0, 1_772_939_616 * 10**9, 0.4)
+
+
 def test_the_table_for_people_is_refused_with_the_command_to_run(tmp_path: Path) -> None:
     text = "==== ROCm System Management Interface ====\n==== Concise Info ====\n0 [0x74a1] 41C\n"
     with pytest.raises(UnknownEvidence, match="rocm-smi -a --json"):

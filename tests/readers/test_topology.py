@@ -113,3 +113,19 @@ def test_a_graph_of_nccl_keeps_its_channels(tmp_path: Path) -> None:
     )
     found = given(tmp_path, text)
     assert links(found, "nccl_graph 0") == {("GPU0", "GPU1"): "NVL"}
+
+
+def test_a_card_of_an_unknown_maker_keeps_its_own_column(tmp_path: Path) -> None:
+    text = (
+        "\tGPU0\tGPU1\thsn0\tmlx5_1\tCPU Affinity\tNUMA Affinity\n"
+        "GPU0\t X \tNV18\tSYS\tPIX\t0-31\t0\n"
+        "GPU1\tNV18\t X \tNODE\tPXB\t32-63\t1\n"
+        "hsn0\tSYS\tNODE\t X \tSYS\t\t\n"
+        "mlx5_1\tPIX\tPXB\tSYS\t X \t\t\n"
+    )
+    found = given(tmp_path, text)
+    kinds = links(found, "topology")
+    assert (kinds["GPU0", "hsn0"], kinds["GPU0", "mlx5_1"]) == ("SYS", "PIX")
+    assert (kinds["GPU1", "hsn0"], kinds["GPU1", "mlx5_1"]) == ("NODE", "PXB")
+    facts = found.table("settings").select("gpu", "key", "value").rows()
+    assert ("GPU1", "cpu_affinity", "32-63") in facts

@@ -83,6 +83,14 @@ def test_scalars_that_tensorflow_2_writes_as_tensors_are_read(tmp_path: Path, va
     assert series(read([path]), "user/loss") == [(1_700_000_000 * SECOND, 0.5)]
 
 
+def test_a_negative_whole_number_keeps_its_sign(tmp_path: Path) -> None:
+    """-3 as int64_val: protobuf writes it as 2^64 - 3, in ten bytes."""
+    value = blob(8, b"\x08\x09" + blob(2, b"") + varint(10 << 3) + varint((1 << 64) - 3))
+    path = tmp_path / "events.out.tfevents.1"
+    path.write_bytes(FIRST + record(event("balance", value)))
+    assert series(read([path]), "user/balance") == [(1_700_000_000 * SECOND, -3.0)]
+
+
 def test_a_value_that_is_no_number_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "events.out.tfevents.1"
     path.write_bytes(FIRST + record(event("loss", b"\x15" + struct.pack("<f", float("nan")))))

@@ -22,7 +22,7 @@ from typing import Any
 from whyidle.errors import NothingRecorded, UnknownEvidence
 from whyidle.model import MEMORY_BLOCKS, SETTINGS, Evidence, SourceInfo, frame
 from whyidle.readers.memory_history import History, Stacks
-from whyidle.readers.restricted_pickle import looks_pickled, plain_of, read_whole
+from whyidle.readers.restricted_pickle import looks_pickled, plain_of, read_whole, told
 
 NAME = "cuda_memory"
 
@@ -85,11 +85,11 @@ def _blocks(
         address = _whole(segment.get("address"))
         at = address
         for block in segment["blocks"]:
+            if odd + len(rows["address"]) >= MOST_BLOCKS:
+                raise UnknownEvidence(str(path), f"more than {MOST_BLOCKS} blocks", _AGAIN)
             if not isinstance(block, dict) or _whole(block.get("size")) is None:
                 odd += 1
                 continue
-            if len(rows["address"]) >= MOST_BLOCKS:
-                raise UnknownEvidence(str(path), f"more than {MOST_BLOCKS} blocks", _AGAIN)
             own = _whole(block.get("address"))
             _add(rows, segment, block, address, at if own is None else own, stacks, rank)
             at = None if at is None else at + block["size"]
@@ -115,7 +115,7 @@ def _add(
         "segment": segment_address,
         "segment_bytes": _whole(segment.get("total_size")),
         "segment_kind": kind if isinstance(kind, str) else None,
-        "pool": ",".join(str(part)[:20] for part in pool[:4]) if private and pool else None,
+        "pool": ",".join(told(part, 20) for part in pool[:4]) if private and pool else None,
         "expandable": expandable if isinstance(expandable, bool) else None,
         "lane": _whole(segment.get("stream")),
         "address": address,

@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from whyidle.readers.restricted_pickle import told
+
 STATES = {"scheduled": "scheduled", "started": "started", "completed": "completed"}
 MOST_FRAMES = 64
 MOST_TEXT = 400
+MOST_DIMENSIONS = 64
+MOST_STACK_TEXT = 1 << 28
+"""Characters of all stacks of a dump together; what comes after is left out."""
 
 ELEMENT_BYTES = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4,
@@ -17,7 +22,35 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 
 
-def entry_row(entry: Any, event: int, rank: int | None) -> dict[str, Any] | None:
+class Shared:
+    """What was made of the lists of a dump, which many entries may share: each is made once.
+
+    Lists are known by where they lie in memory, so the dump must outlive this.
+    """
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._stacks: dict[int, str | None] = {}
+        self._bytes: dict[tuple[int, int], int | None] = {}
+        self._room = MOST_STACK_TEXT
+
+    def stack(self, frames: Any) -> str | None:
+        """The text of a call stack; None when none was kept, or there is no room for more."""
+        if id(frames) not in self._stacks:
+            text = stack_text(frames) if self._room > 0 else None
+            self._room -= len(text or "")
+            self._stacks[id(frames)] = text
+        return self._stacks[id(frames)]
+
+    def bytes(self, shapes: Any, types: Any) -> int | None:
+        """The bytes of tensors; see ``_bytes``."""
+        key = id(shapes), id(types)
+        if key not in self._bytes:
+            self._bytes[key] = _bytes(shapes, types)
+        return self._bytes[key]
+
+
+def entry_row(entry: Any, event: int, rank: int | None, shared: Shared) -> dict[str, Any] | None:
     """The row of an entry; None when it is no operation. Absent values stay absent."""
     if not isinstance(entry, dict) or not isinstance(entry.get("profiling_name"), str):
         return None
@@ -36,8 +69,8 @@ def entry_row(entry: Any, event: int, rank: int | None) -> dict[str, Any] | None
         "p2p": p2p,
         "operation": _whole(entry.get("op_id")),
         "name": name,
-        "bytes_in": _bytes(shapes_in, types_in),
-        "bytes_out": _bytes(shapes_out, types_out),
+        "bytes_in": shared.bytes(shapes_in, types_in),
+        "bytes_out": shared.bytes(shapes_out, types_out),
         "shapes": _text(shapes_in, shapes_out),
         "types": _text(types_in, types_out),
         "state": _state(entry),
@@ -47,7 +80,7 @@ def entry_row(entry: Any, event: int, rank: int | None) -> dict[str, Any] | None
         "duration_ns": _milliseconds(entry.get("duration_ms")),
         "timeout_ns": _milliseconds(entry.get("timeout_ms")),
         "caller": _thread(entry),
-        "stack": stack_text(entry.get("frames")),
+        "stack": shared.stack(entry.get("frames")),
     }
 
 
@@ -58,8 +91,8 @@ def stack_text(frames: Any) -> str | None:
     lines = []
     for found in frames[:MOST_FRAMES]:
         if isinstance(found, dict):
-            file = str(found.get("filename", ""))[:MOST_TEXT].replace("\n", " ")
-            name = str(found.get("name", ""))[:MOST_TEXT].replace("\n", " ")
+            file = told(found.get("filename", ""), MOST_TEXT).replace("\n", " ")
+            name = told(found.get("name", ""), MOST_TEXT).replace("\n", " ")
             line = found.get("line")
             lines.append(f"{file}({line if type(line) is int else 0}): {name}")
     return "\n".join(lines) or None
@@ -69,9 +102,9 @@ def _group(entry: dict[str, Any]) -> str | None:
     """The group's name; dumps before 2.x only had a number."""
     group = entry.get("process_group")
     if isinstance(group, list | tuple) and group:
-        return str(group[0])[:MOST_TEXT]
+        return told(group[0], MOST_TEXT)
     number = entry.get("pg_id")
-    return None if number is None else str(number)[:MOST_TEXT]
+    return None if number is None else told(number, MOST_TEXT)
 
 
 def _sequence(entry: dict[str, Any], p2p: bool) -> int | None:
@@ -108,7 +141,7 @@ def _milliseconds(value: Any) -> int | None:
 
 def _thread(entry: dict[str, Any]) -> str | None:
     found = entry.get("thread_id")
-    return None if found is None else str(found)[:MOST_TEXT]
+    return None if found is None else told(found, MOST_TEXT)
 
 
 def _bytes(shapes: Any, types: Any) -> int | None:
@@ -118,8 +151,9 @@ def _bytes(shapes: Any, types: Any) -> int | None:
     total = 0
     for shape, kind in zip(shapes, types, strict=True):
         size = ELEMENT_BYTES.get(kind) if isinstance(kind, str) else None
-        whole = isinstance(shape, list | tuple) and all(type(n) is int and n >= 0 for n in shape)
-        if size is None or not whole:
+        if size is None or not isinstance(shape, list | tuple) or len(shape) > MOST_DIMENSIONS:
+            return None
+        if not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
             return None
         total += size * math.prod(shape)
         if total >= 1 << 62:
@@ -130,7 +164,7 @@ def _bytes(shapes: Any, types: Any) -> int | None:
 def _text(inputs: Any, outputs: Any) -> str | None:
     if inputs is None and outputs is None:
         return None
-    sides = [_short(inputs)] if inputs == outputs else [_short(inputs), _short(outputs)]
+    sides = dict.fromkeys([_short(inputs), _short(outputs)])
     return " -> ".join(sides)
 
 
@@ -138,4 +172,4 @@ def _short(values: Any) -> str:
     """A list of tensors as text; a list of one is that one."""
     if isinstance(values, list) and len(values) == 1:
         values = values[0]
-    return str(values)[:MOST_TEXT].replace("'", "")
+    return told(values, MOST_TEXT)

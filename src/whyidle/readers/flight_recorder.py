@@ -25,13 +25,18 @@ import msgspec
 
 from whyidle.errors import UnknownEvidence, UnreadableEvidence
 from whyidle.model import COLLECTIVES, GROUPS, Evidence, Facts, SourceInfo, frame
-from whyidle.readers.flight_entries import entry_row
-from whyidle.readers.restricted_pickle import looks_pickled, plain_of, read_whole
+from whyidle.readers.flight_entries import Shared, entry_row
+from whyidle.readers.restricted_pickle import looks_pickled, plain_of, read_whole, told
+from whyidle.readers.unknowns import whole_number
 
 NAME = "flight_recorder"
 
 MOST_BYTES = 256 << 20
 MOST_RANKS = 1 << 20
+MOST_ENTRIES = 1_000_000
+MOST_MEMBERS = 1 << 24
+"""Ranks of all groups together."""
+
 _SIGNS = (b"pg_config", b"pg_status", b"nccl_version", b"comm_lib_version", b"profiling_name")
 _NUMBER = re.compile(r"(?<!\d)(\d{1,6})(?:\.(?:pkl|pickle|json|bin|dump|trace|gz))*$", re.I)
 _AGAIN = (
@@ -60,18 +65,30 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> Evid
     config = _table(dump.get("pg_config"))
     if not isinstance(entries, list) or (not entries and not config and "pg_status" not in dump):
         raise UnknownEvidence(str(path), "data without entries of a flight recorder", _AGAIN)
+    _refuse_flood(path, entries, config)
     notes: list[str] = []
     rank = _rank(path, config, notes)
-    rows = [row for i, entry in enumerate(entries) if (row := entry_row(entry, i, rank))]
+    shared = Shared()
+    rows = [row for i, entry in enumerate(entries) if (row := entry_row(entry, i, rank, shared))]
     if len(rows) < len(entries):
         notes.append(f"{len(entries) - len(rows)} entries that are no operations, left out")
     groups = _groups(config, rank, _statuses(dump, config, entries))
-    version = str(dump.get("version", "1"))
+    version = told(dump.get("version", "1"), 20)
     if version.split(".")[0] not in ("1", "2"):
         notes.append(f"version {version} of the dump is newer than those known here")
     info = SourceInfo(str(path), NAME, rank, len(rows), digest, tuple(notes))
     tables = {"collectives": frame(COLLECTIVES, rows or None), "groups": frame(GROUPS, groups)}
     return Evidence(tables, _facts(dump, config), (info,))
+
+
+def _refuse_flood(path: Path, entries: list[Any], config: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise when a dump would unfold into more than any recorder's ring and any job hold."""
+    lists = (about.get("ranks") for about in config.values())
+    members = sum(len(ranks) for ranks in lists if isinstance(ranks, str | list))
+    if len(entries) > MOST_ENTRIES or members > 8 * MOST_MEMBERS:
+        raise UnreadableEvidence(
+            str(path), "more operations or ranks than a flight recorder keeps", _AGAIN
+        )
 
 
 def _loaded(path: Path, progress: Callable[[int, int], None] | None) -> tuple[Any, str]:
@@ -89,7 +106,7 @@ def _table(value: Any) -> dict[str, dict[str, Any]]:
     """A dictionary of dictionaries by text; entries of other kinds are left out."""
     if not isinstance(value, dict):
         return {}
-    return {str(k): v for k, v in value.items() if isinstance(v, dict)}
+    return {told(k, 400): v for k, v in value.items() if isinstance(v, dict)}
 
 
 def _members(about: Mapping[str, Any]) -> list[int]:
@@ -132,8 +149,9 @@ def _statuses(
         if isinstance(entry, dict) and isinstance(entry.get("process_group"), list | tuple):
             group = entry["process_group"]
             if group:
-                names[str(entry.get("pg_id"))] = str(group[0])
-    if all(key.isdecimal() for key in (*status, *config)) and len(status) == len(config):
+                names[told(entry.get("pg_id"), 400)] = told(group[0], 400)
+    numbered = all(_sequence(key) is not None for key in (*status, *config))
+    if numbered and len(status) == len(config):
         pairs = dict(zip(sorted(status, key=int), sorted(config, key=int), strict=True))
         if all(pairs.get(number, name) == name for number, name in names.items()):
             names = pairs
@@ -149,11 +167,9 @@ def _statuses(
 
 def _sequence(value: Any) -> int | None:
     """A sequence number; JSON dumps write it as text, and -1 is "none yet"."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        return None
-    return number if 0 <= number < 1 << 62 else None
+    if isinstance(value, str):
+        return whole_number(value)
+    return value if type(value) is int and 0 <= value < 1 << 62 else None
 
 
 def _groups(
@@ -165,7 +181,7 @@ def _groups(
     for name, about in config.items():
         enqueued, completed = statuses.get(name, (None, None))
         described = about.get("desc")
-        values = (0, rank, name, str(described) if described else None, _members(about))
+        values = (0, rank, name, told(described, 400) if described else None, _members(about))
         for column, value in zip(GROUPS, (*values, enqueued, completed), strict=True):
             rows[column].append(value)
     return rows

@@ -16,9 +16,12 @@ import polars as pl
 
 from whyidle.errors import UnreadableEvidence
 from whyidle.model import ALLOCATIONS, frame
+from whyidle.readers.restricted_pickle import told
 
 MOST_FRAMES = 48
 MOST_TEXT = 300
+MOST_STACK_TEXT = 1 << 28
+"""Characters of all distinct stacks together; those that come after are cut to a line."""
 _NO_STACK = -1
 
 
@@ -34,6 +37,7 @@ class Stacks:
         self._places: dict[tuple[int, ...], int] = {}  # ids of frames -> number of the stack
         self._numbers: dict[tuple[int, ...], int] = {}  # numbers of frames -> number of the stack
         self._joined: list[str] = []
+        self._room = MOST_STACK_TEXT
 
     def number(self, frames: Any) -> int:
         """The number of a list of frames; -1 when none was kept.
@@ -64,7 +68,9 @@ class Stacks:
             for key in list(self._numbers)[len(self._joined) :]:
                 lines = [self._texts[at] for at in key]
                 python = [line for line in lines if _is_python(line)]
-                self._joined.append("\n".join((python or lines)[:MOST_FRAMES]))
+                most = MOST_FRAMES if self._room > 0 else 1
+                self._joined.append("\n".join((python or lines)[:most]))
+                self._room -= len(self._joined[-1])
         return self._joined
 
     def _frame(self, found: Any) -> int:
@@ -73,7 +79,8 @@ class Stacks:
             return known
         text = "?(0): ?"
         if isinstance(found, dict):
-            file, name = str(found.get("filename", "?")), str(found.get("name", "?"))
+            file = told(found.get("filename", "?"), 2 * MOST_TEXT)
+            name = told(found.get("name", "?"), 2 * MOST_TEXT)
             line = found.get("line")
             whole = line if type(line) is int and 0 <= line < 1 << 31 else 0
             text = f"{file[:MOST_TEXT]}({whole}): {name[:MOST_TEXT]}".replace("\n", " ")
@@ -142,6 +149,10 @@ class History:
 
     def frame(self, path: Path, traces: list[Any], rank: int | None) -> pl.DataFrame:
         """The ``allocations`` table; ``traces`` tells which entries are of which device."""
+        if len(set(map(id, traces))) < len(traces):
+            raise UnreadableEvidence(
+                str(path), "one history for several devices", "Dump the snapshot again."
+            )
         counts = []
         for trace in traces:
             count = 0
@@ -177,6 +188,7 @@ class History:
             pl.lit(0).alias("source"),
             pl.lit(rank, dtype=pl.Int32).alias("rank"),
             pl.when(pl.col("free_bytes") >= 0).then("free_bytes").alias("free_bytes"),
+            pl.when(pl.col("address") > 0).then("address").alias("address"),
         )
         return frame(ALLOCATIONS, table)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,6 +24,10 @@ ABSENT = -(1 << 63)
 """Stands for NULL and for a column that the file does not have."""
 
 BATCH = 1 << 18
+LEAST_ROW = 4
+"""Bytes that a row takes at least. Pages of a damaged file may lead in circles to more rows."""
+
+MOST_TABLES = 10_000
 TEXT_LIMIT = 1 << 26
 """Bytes of the longest text or blob that is read."""
 
@@ -39,7 +44,10 @@ class Tables:
         self.path = path
         self._connection = connection
         self.columns: dict[str, tuple[str, ...]] = {}
-        rows = self._rows("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        self._most_rows = path.stat().st_size // LEAST_ROW
+        rows = self._rows(
+            f"SELECT name, sql FROM sqlite_master WHERE type = 'table' LIMIT {MOST_TABLES}"
+        )
         for name, sql in rows:
             if isinstance(name, str) and isinstance(sql, str) and "VIRTUAL" not in sql[:40].upper():
                 described = self._rows(f"PRAGMA table_info({_quoted(name)})")
@@ -63,7 +71,7 @@ class Tables:
         if table not in self.columns:
             return
         with self._speaking(f"table {table}"):
-            rows = self._connection.execute(f"SELECT {whole} FROM {_quoted(table)}")
+            rows = self._bounded(f"SELECT {whole} FROM {_quoted(table)}")
             while True:
                 flat = chain.from_iterable(islice(rows, BATCH))
                 found = np.fromiter(flat, dtype=np.int64).reshape(-1, len(terms))
@@ -77,7 +85,7 @@ class Tables:
         """The same batches of one column of texts; what is no text is null."""
         term = f"CASE typeof({_quoted(column)}) WHEN 'text' THEN {_quoted(column)} END"
         with self._speaking(f"table {table}"):
-            rows = self._connection.execute(f"SELECT {term} FROM {_quoted(table)}")
+            rows = self._bounded(f"SELECT {term} FROM {_quoted(table)}")
             while batch := list(chain.from_iterable(islice(rows, BATCH))):
                 yield _decoded(column, batch)
 
@@ -112,6 +120,13 @@ class Tables:
         except sqlite3.Error:
             return 0
         return found[0] if found and isinstance(found[0], int) else 0
+
+    def _bounded(self, query: str) -> Iterator[tuple[Any, ...]]:
+        """The rows, as many as the file has room for; one more raises ValueError."""
+        rows = iter(self._connection.execute(query))
+        yield from islice(rows, self._most_rows)
+        if next(rows, None) is not None:
+            raise ValueError(f"more rows than {self._most_rows}, all that a file so small can hold")
 
     def _rows(self, query: str) -> list[tuple[object, ...]]:
         with self._speaking("a table"):
@@ -197,7 +212,9 @@ def has_tables(path: Path, names: Sequence[str]) -> bool | None:
     try:
         where = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(where, uri=True)) as connection:
-            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            rows = connection.execute(
+                f"SELECT name FROM sqlite_master WHERE type = 'table' LIMIT {MOST_TABLES}"
+            )
             return any(name in names for (name,) in rows)
     except (sqlite3.Error, OSError, ValueError):
         return None

@@ -27,7 +27,8 @@ from whyidle.readers.source_bytes import head_of
 NAME = "nvidia_smi"
 
 _COMMAND = re.compile(
-    r"^(?:.*[$#>\]]|PS .*>)?[ \t]*\$?[ \t]*nvidia-smi(?:\.exe)?((?: [^\n|]*)?)(?:\|[^\n]*)?$", re.M
+    r"^(?:.*[$#>\]]|PS .*>)?[ \t]*+(?:\$[ \t]*+)?nvidia-smi(?:\.exe)?((?: [^\n|]*)?)(?:\|[^\n]*)?$",
+    re.M,
 )
 _RULE = re.compile(r"^(?:#{4,}|# [^\n]* :: [^\n]*|# \(exit code: \d+\))$", re.M)
 

@@ -18,7 +18,7 @@ import polars as pl
 
 from whyidle.errors import UnreadableEvidence
 from whyidle.readers.readings import LOCAL_TIME, Place, Readings
-from whyidle.readers.series import Column, Long, clock
+from whyidle.readers.series import Column, Long, clock, whole_rows
 from whyidle.readers.unknowns import GPU_LOST, NEEDS_RESET, UNITS, UNKNOWN_ERROR, Reading
 
 FIELDS: dict[str, tuple[str, str]] = {
@@ -95,7 +95,6 @@ _HEADER_WORDS = ("timestamp", "Timestamp", "index", "uuid", "name", "utilization
 TIMES = ("timestamp", "time", "datetime", "date", "ts")
 _NAMES = {*FIELDS, *SETTINGS, *TIMES, "pid", "process_name", "gpu_serial", "serial", "hostname"}
 _OURS = {name for name in FIELDS if "." in name or "gpu" in name} | {"used_memory", "gpu_uuid"}
-_CELL = re.compile(r"^(.*?)\s*(?:\[([^\]]*)\])?$")
 _TROUBLE = re.compile(
     rb"^.*(?:is lost|requires reset|unable to determine the device handle|has failed because|"
     rb"failed to initialize nvml|no devices were found|unknown error).*$", re.I | re.M
@@ -125,13 +124,19 @@ class Header(NamedTuple):
 def header_of(line: str) -> Header | None:
     """The header in a line; None when the line is none that nvidia-smi would print."""
     separator = max(",;\t", key=line.count)
-    cells = [_CELL.match(cell.strip().strip('"')) for cell in line.split(separator)]
-    names = tuple(found[1].lower() if found else "" for found in cells)
+    cells = [_named(cell.strip().strip('"')) for cell in line.split(separator)]
+    names = tuple(name.lower() for name, _ in cells)
     reasons = [name for name in names if name.startswith(("clocks_throttle", "clocks_event"))]
     known = sum(name in _NAMES for name in names) + len(reasons)
     if not (_OURS.intersection(names) or reasons) or known * 2 < len(names) < 12:
         return None
-    return Header(separator, names, tuple((found and found[2]) or "" for found in cells), line)
+    return Header(separator, names, tuple(unit for _, unit in cells), line)
+
+
+def _named(cell: str) -> tuple[str, str]:
+    """Name and unit of a cell such as ``power.draw [W]``; the unit is empty where none is."""
+    name, bracket, unit = cell.removesuffix("]").rpartition("[")
+    return (name.rstrip(), unit) if bracket and cell.endswith("]") else (cell, "")
 
 
 def first_header(text: str) -> Header | None:
@@ -183,7 +188,7 @@ def _without_trouble(block: bytes, readings: Readings) -> bytes:
         bus = _BUS.search(line)
         readings.note(f"nvidia-smi said: {line[:200]}")
         readings.sample(Place(bus[0] if bus else None), "gpu_utilization", Reading(None, why))
-        block = re.sub(rb"(?m)^\s*" + re.escape(line.encode()) + rb"\s*$\n?", b"", block)
+        block = re.sub(rb"(?m)^[ \t]*+" + re.escape(line.encode()) + rb"[ \t\r]*$\n?", b"", block)
     return block
 
 
@@ -248,7 +253,10 @@ class _Table:
         """Add rows of text."""
         if not rows.strip():
             return
-        texts = self._texts(rows)
+        width, separator = len(self.header.names), self.header.separator.encode()
+        texts = self._texts(whole_rows(rows, separator, width, readings))
+        if not texts.height:
+            return
         places = self._places(texts, readings)
         flags = {"Active": "1", "Not Active": "0"}
         texts = texts.with_columns(

@@ -17,7 +17,7 @@ import polars as pl
 
 from whyidle.errors import UnreadableEvidence
 from whyidle.readers.readings import LOCAL_TIME, Place, Readings
-from whyidle.readers.series import Column, Long
+from whyidle.readers.series import Column, Long, whole_rows
 
 COLUMNS = {
     "pwr": ("power", "W"), "gtemp": ("temperature", "C"), "temp": ("temperature", "C"),
@@ -28,9 +28,14 @@ COLUMNS = {
     "pviol": ("power_violation", "%"), "tviol": ("thermal_violation", ""),
     "fb": ("memory_used", "MiB"), "bar1": ("bar1_used", "MiB"), "sbecc": ("ecc_corrected", ""),
     "dbecc": ("ecc_uncorrected", ""), "pci": ("pcie_replays", ""), "rxpci": ("pcie_rx", "MB/s"),
-    "txpci": ("pcie_tx", "MB/s"),
+    "txpci": ("pcie_tx", "MB/s"), "gract": ("graphics_engine_active", "%"),
+    "smutil": ("sm_active", "%"), "smocc": ("sm_occupancy", "%"), "mmaact": ("tensor_active", "%"),
+    "dram": ("dram_active", "%"), "fp64": ("fp64_active", "%"), "fp32": ("fp32_active", "%"),
+    "fp16": ("fp16_active", "%"), "pcitx": ("pcie_tx", "MiB/s"), "pcirx": ("pcie_rx", "MiB/s"),
+    "nvltx": ("nvlink_tx", "MiB/s"), "nvlrx": ("nvlink_rx", "MiB/s"),
 }  # fmt: skip
-"""Column as printed -> our metric and its unit; ``sm`` is GPU utilization."""
+"""Column as printed -> our metric and its unit; ``sm`` is GPU utilization. From ``gract`` on they
+are those of --gpm-metrics, which NVML gives as percentages and MiB per second."""
 
 _HEADER = re.compile(rb"^#[ ,]*(?:(?:Date|Time)[ ,]+)*gpu[ ,][^\n]*", re.M | re.I)
 _COMMENT = re.compile(rb"#[^\n]*")
@@ -105,7 +110,7 @@ class _Table:
 
     def add(self, rows: bytes, share: float, readings: Readings) -> None:
         """Add rows of text."""
-        texts = self._texts(squeezed(rows))
+        texts = self._texts(whole_rows(squeezed(rows), b" ", len(self.names), readings))
         index = texts[str(self.names.index("gpu"))].cast(pl.Int32, strict=False)
         keep = index.is_not_null()
         if self.per_process:

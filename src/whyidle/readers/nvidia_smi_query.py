@@ -8,11 +8,12 @@ place in the list, when every attached GPU is listed.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from whyidle.readers.readings import LOCAL_TIME, Place, Readings, naive_ns
-from whyidle.readers.unknowns import NOT_AVAILABLE, Reading, number
+from whyidle.readers.unknowns import NOT_AVAILABLE, Reading, number, whole_number
 from whyidle.readers.xml_tree import Node, parsed
 
 XML_ROOT = "<nvidia_smi_log"
@@ -92,7 +93,7 @@ THROTTLES = (
 """Our name of a reason for low clocks -> its names below the list of reasons."""
 
 TIME = ("%a %b %d %H:%M:%S %Y",)
-_LINE = re.compile(r"(\s*)(\S.*?)(?:\s+:(?:\s(.*))?)?")
+_COLON = re.compile(r"\s:(?:\s|$)")
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f])")
 
 
@@ -117,10 +118,10 @@ def _xml_logs(path: Path, text: str) -> Iterator[Node]:
         ends.append(len(text))
     at = 0
     for end in ends:
-        start = next((start for start in starts if start >= at), None)
-        if start is None:
+        first = bisect_left(starts, at)
+        if first == len(starts):
             return
-        yield parsed(path, text[start:end])
+        yield parsed(path, text[starts[first] : end])
         at = end
 
 
@@ -134,12 +135,15 @@ def _text_log(text: str) -> Node:
     root = Node("nvidia_smi_log")
     open_: list[tuple[int, Node]] = [(-1, root)]
     for line in text.splitlines():
-        found = _LINE.fullmatch(line.rstrip())
-        if found is None:
+        bare = line.strip()
+        if not bare:
             continue
-        indent, key, value = len(found[1].expandtabs()), found[2], found[3]
+        indent = len(line[: len(line) - len(line.lstrip())].expandtabs())
+        colon = _COLON.search(bare)
+        key = bare[: colon.start()].rstrip() if colon else bare
+        value = bare[colon.end() :] if colon else ""
         gpu = _GPU.fullmatch(key)
-        node = Node("gpu", {"id": gpu[1]}) if gpu else Node(_tag(key), {}, value or "")
+        node = Node("gpu", {"id": gpu[1]}) if gpu else Node(_tag(key), {}, value)
         while open_[-1][0] >= indent:
             open_.pop()
         if len(open_) < 24:
@@ -249,11 +253,12 @@ def _take_instances(gpu: Node, place: Place, readings: Readings) -> None:
 def _take_processes(gpu: Node, place: Place, readings: Readings) -> None:
     listed = gpu.at("processes")
     for pid, kind, name, memory in _processes(listed.children if listed else ()):
-        if not pid.isdigit():
+        process = whole_number(pid)
+        if process is None:
             continue
         readings.setting(place, "process", " ".join((pid, kind or "?", name or "?")))
         reading = number(memory, "MiB") if memory is not None else Reading(None, NOT_AVAILABLE)
-        readings.sample(place._replace(process=int(pid)), "memory_used", reading)
+        readings.sample(place._replace(process=process), "memory_used", reading)
 
 
 def _processes(nodes: Iterable[Node]) -> Iterator[tuple[str, str | None, str | None, str | None]]:

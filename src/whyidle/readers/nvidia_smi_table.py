@@ -12,13 +12,16 @@ from whyidle.readers.unknowns import number
 
 _TITLE = re.compile(r"NVIDIA-SMI\s+\S+\s+(?:Driver|KMD) Version:\s*(\S+)")
 _FIRST = re.compile(
-    r"\|\s*(\d+)\s{2,}(\S.*?)\s*\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s+\S+\s*\|(.*)\|"
+    r"\|\s*(\d{1,9})\s{2,}(\S.*?)\s*\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]+)\s+\S+\s*\|(.*)\|"
 )
 _SECOND = re.compile(
     r"\|\s*(\S+)\s+(\S+)\s+(P\d+|N/A|\S+)\s+(\S+)\s*/\s*(\S+)\s*\|\s*(\S+)\s*/\s*(\S+)\s*\|\s*(\S+)\s+(.*?)\s*\|"
 )
 _MODE = re.compile(r"\s+(?:On|Off|N/A|WDDM|TCC|MCDM|WDDM\s+TCC)\s*$")
 _DATE = re.compile(r"^(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) \w{3}\s+\d+ \d\d:\d\d:\d\d \d{4}\s*$", re.M)
+
+LONGEST_LINE = 500
+"""A longer line is none of this table, and is not looked at."""
 
 
 def recognises(text: str) -> bool:
@@ -32,6 +35,8 @@ def take(text: str, readings: Readings) -> None:
     first: re.Match[str] | None = None
     driver: str | None = None
     for line in text.splitlines():
+        if len(line) > LONGEST_LINE:
+            continue
         if _DATE.match(line):
             t_ns = naive_ns(line.strip(), "%a %b %d %H:%M:%S %Y")
             readings.note(LOCAL_TIME)

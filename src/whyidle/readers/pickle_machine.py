@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,6 +29,8 @@ class Limits(NamedTuple):
     integer_bytes: int = 16
     other_keys: int = 10_000  # keys of one dictionary that are not text
     text_bytes: int = 1 << 24
+    items: int = 1 << 28  # of all containers together
+    blocks: int = 50_000_000  # pieces of memory, of about 64 bytes, that all values take
 
 
 class Refused(Exception):
@@ -65,6 +68,9 @@ class Machine:
         self.marks: list[int] = []
         self.memo: list[Any] = []
         self.depths: dict[int, tuple[tuple[Any, ...], int]] = {}
+        self.items = 0
+        room = min(limits.blocks, _CHECK_EVERY + len(data) // 4)  # records take a tenth of that
+        self.most_blocks = sys.getallocatedblocks() + room
         self.cold = [_COLD.get(op) for op in range(256)]
 
     def run(self) -> Any:
@@ -137,8 +143,13 @@ class Machine:
         return run.end()
 
     def check(self) -> None:
-        """Refuse a stack or memo that no honest file needs."""
-        if len(self.stack) > self.limits.stack or len(self.memo) > self.limits.memo:
+        """Refuse a stack, a memo or an amount of values that no honest file needs."""
+        if (
+            len(self.stack) > self.limits.stack
+            or len(self.memo) > self.limits.memo
+            or self.items > self.limits.items
+            or sys.getallocatedblocks() > self.most_blocks
+        ):
             raise Refused("keeps more values at hand than plain data needs")
 
     def since_mark(self) -> list[Any]:
@@ -146,6 +157,7 @@ class Machine:
         start = self.marks.pop()
         items = self.stack[start:]
         del self.stack[start:]
+        self.items += len(items)
         return items
 
     def target(self, kind: type) -> Any:
@@ -290,6 +302,7 @@ def _binary_float(machine: Machine, i: int) -> int:
 def _append(machine: Machine, i: int) -> int:
     value = machine.stack.pop()
     machine.target(list).append(value)
+    machine.items += 1
     return i
 
 

@@ -24,14 +24,15 @@ from whyidle.readers.printed_text import decoded, printed
 from whyidle.readers.prometheus_cpus import CPU_NAMES, cpu_samples, job_of
 from whyidle.readers.prometheus_names import LABELS, NAMES
 from whyidle.readers.readings import Place, Readings
-from whyidle.readers.series import epoch_ns, times, values
+from whyidle.readers.series import LATEST_NS, epoch_ns, times, values
 
 NAME = "prometheus"
 
 _TYPE_LINE = re.compile(r"^# (?:TYPE|HELP|UNIT) [a-zA-Z_:][\w:]*", re.M)
 _SAMPLE_LINE = re.compile(r"^[a-zA-Z_:][\w:]*(?:\{[^\n]*\})? +\S+(?: +\S+)?[ \t]*$", re.M)
 _ANSWER = re.compile(r'^\s*\{.{0,200}?"status"\s*:\s*"(?:success|error)"', re.S)
-_LINE = r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(-?[\d.eE+]+))?\s*(?:#.*)?$"
+_LABELS = r'(?:\{((?:[^"{}]|"(?:[^"\\]|\\.)*")*)\})?'
+_LINE = rf"^([a-zA-Z_:][\w:]*){_LABELS}\s+(\S+)(?:\s+(-?[\d.eE+]+))?\s*(?:#.*)?$"
 ONLY_THESE = "Give a scrape of dcgm-exporter or nvidia_gpu_exporter, or the JSON of query_range."
 MIXED = "unit unclear: 1 may be 1 % or 100 %"
 
@@ -120,7 +121,7 @@ def _answer_rows(path: Path, text: str) -> pl.DataFrame:
         told = ",".join(f'{key}="{value}"' for key, value in metric.items() if key != "__name__")
         names += [str(metric.get("__name__", "without a name"))] * len(points)
         labels += [told] * len(points)
-        whens += [float(point[0]) for point in points]
+        whens += [point[0] for point in points]
         texts += [str(point[1]) for point in points]
     seconds = pl.Series("t", whens, dtype=pl.Float64)
     t_ns = (seconds * 1000).round().cast(pl.Int64) * 1_000_000
@@ -135,7 +136,8 @@ def _points(series: Any) -> list[Any]:
     found = series.get("values") or ([series["value"]] if "value" in series else [])
     return [
         point for point in found
-        if isinstance(point, list) and len(point) == 2 and isinstance(point[0], int | float)
+        if isinstance(point, list) and len(point) == 2 and type(point[0]) in (int, float)
+        and abs(point[0]) < LATEST_NS / 1e9
     ]  # fmt: skip
 
 

@@ -194,7 +194,7 @@ def _rows_frame(
 ) -> pl.DataFrame:
     columns = list(zip(*rows, strict=True)) or [()] * len(names)
     data = {
-        name: pl.Series(name, column, dtype=_plain(schema[name]))
+        name: pl.Series(name, column, dtype=_plain(schema[name]), strict=False)
         for name, column in zip(names, columns, strict=True)
     }
     return frame(schema, pl.DataFrame(data))

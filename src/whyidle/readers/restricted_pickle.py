@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from whyidle.readers.collector import collector_paused
 from whyidle.readers.pickle_machine import PLAIN, Absorb, Limits, Machine, Refused
 from whyidle.readers.source_bytes import SourceBytes
 
-__all__ = ["PLAIN", "Limits", "Refused", "loads", "looks_pickled", "plain_of", "read_whole"]
+__all__ = [
+    "PLAIN", "Limits", "Refused", "loads", "looks_pickled", "plain_of", "read_whole", "told",
+]  # fmt: skip
 
 PROTOCOLS = tuple(bytes([0x80, number]) for number in (2, 3, 4, 5))
 _OLD = (b"(d", b"(l", b"}", b"]")
@@ -78,3 +81,23 @@ def loads(data: bytes, limits: Limits = PLAIN, absorb: Absorb | None = None) -> 
         raise Refused("puts a value where none of its kind fits") from None
     except MemoryError:
         raise Refused("asks for more memory than there is") from None
+
+
+def told(value: Any, most: int, depth: int = 8) -> str:
+    """A value of a pickle as text of at most ``most`` characters.
+
+    A list in a pickle may hold itself, or one list so often that its text would never end.
+    """
+    if isinstance(value, dict):
+        value = list(islice(value.items(), most))
+    if isinstance(value, list | tuple):
+        left, parts = most if depth else 0, []
+        for item in value:
+            if left <= 0:
+                parts.append("...")
+                break
+            parts.append(told(item, left, depth - 1))
+            left -= len(parts[-1]) + 2
+        inside = ", ".join(parts)
+        return (f"[{inside}]" if isinstance(value, list) else f"({inside})")[:most]
+    return str(value[:most] if isinstance(value, str | bytes) else value)[:most]

@@ -1,8 +1,8 @@
-"""Reads ``rocm-smi`` (JSON, CSV, and the text of -a) and ``amd-smi metric`` (JSON).
+"""Reads ``rocm-smi`` (JSON, CSV, and the text of -a) and ``amd-smi metric`` (JSON, CSV).
 
 Key names change between ROCm releases; ``KEYS`` lists all known ones. Everything is text, also
-numbers. None of these outputs has a time. AMD's "GPU use" is what NVIDIA calls GPU utilization:
-the share of time in which the graphics engine was busy at all.
+numbers. Only ``amd-smi metric --watch`` writes a time, in seconds since 1970. AMD's "GPU use" is
+what NVIDIA calls GPU utilization: the share of time in which the graphics engine was busy at all.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 
 from whyidle.errors import NothingRecorded, UnreadableEvidence
 from whyidle.model import Evidence
 from whyidle.readers.printed_text import decoded, printed
-from whyidle.readers.readings import Place, Readings
-from whyidle.readers.unknowns import NOT_AVAILABLE, Reading, number
+from whyidle.readers.readings import SECOND, Place, Readings
+from whyidle.readers.series import LATEST_NS, Column, Long, clock
+from whyidle.readers.unknowns import NOT_AVAILABLE, Reading, number, whole_number
 
 NAME = "rocm_smi"
 
@@ -69,7 +71,31 @@ METRIC_PATHS = (
 )
 """Metric, unit without one, and where ``amd-smi metric --json`` has it."""
 
-_TEXT_ROW = re.compile(r"^GPU\[(\d+)\]\s*: +(.*?): +(.*?)\s*$", re.M)
+METRIC_COLUMNS = (
+    ("gpu_utilization", "%", "gfx_activity"),
+    ("memory_utilization", "%", "umc_activity"),
+    ("power", "W", "socket_power current_socket_power average_socket_power"),
+    ("power_limit", "W", "power_limit"),
+    ("memory_total", "MB", "total_vram"),
+    ("memory_used", "MB", "used_vram"),
+    ("memory_free", "MB", "free_vram"),
+    ("temperature", "C", "hotspot edge"),
+    ("memory_temperature", "C", "mem"),
+    ("sm_clock", "MHz", "gfx_0_clk"),
+    ("sm_clock_max", "MHz", "gfx_0_max_clk"),
+    ("memory_clock", "MHz", "mem_0_clk"),
+    ("pcie_width", "", "width"),
+    ("energy", "J", "total_energy_consumption"),
+)
+"""Metric, its unit, and the columns of ``amd-smi metric --csv``: the first with a number counts."""
+
+_METRIC_HEADER = re.compile(
+    r"(?:timestamp,)?gpu,(?:[\w.]+,)*(?:gfx_activity|socket_power|total_vram|hotspot)\b[\w.,]*\n"
+)
+_TEXT_ROW = re.compile(r"^GPU\[(\d+)\][ \t]*+: ++(.*?): ++(.*)$", re.M)
+_METRIC_START = re.compile(
+    r'(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*(?:"timestamp"\s*:\s*\d+\s*,\s*)?"gpu"\s*:\s*\d'
+)
 _LINK = re.compile(r"\(([\d.]+)GT/s x(\d+)\)")
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 _TABLE = "Concise Info"
@@ -82,9 +108,11 @@ def sniff(path: Path, head: bytes) -> bool:
     start = text.lstrip()[:300]
     if start[:1] in ("{", "["):
         return re.match(r'\{\s*"card\d+"\s*:\s*\{', start) is not None or (
-            re.match(r'(?:\{\s*"gpu_data"\s*:\s*)?\[\s*\{\s*"gpu"\s*:\s*\d', start) is not None
+            _METRIC_START.match(start) is not None
             and ("gfx_activity" in text or "mem_usage" in text or "socket_power" in text)
         )
+    if _METRIC_HEADER.match(text.lstrip()[:8000]):
+        return True
     if re.match(r"device,[^\n]*(?:GPU use|VRAM|Temperature|Power|clock)", start):
         return True
     return "ROCm System Management Interface" in text and _TEXT_ROW.search(text) is not None
@@ -98,6 +126,8 @@ def read(path: Path, progress: Callable[[int, int], None] | None = None) -> Evid
     text = found.text.lstrip()
     if text[:1] in ("{", "["):
         _take_json(path, text, readings)
+    elif _METRIC_HEADER.match(text[:8000]):
+        _take_metric_csv(path, text, readings)
     elif text.startswith("device,"):
         for row in csv.DictReader(io.StringIO(text)):
             _take_card(row.get("device") or "", row, readings)
@@ -131,7 +161,7 @@ def _take_json(path: Path, text: str, readings: Readings) -> None:
         return
     listed = data.get("gpu_data") if isinstance(data, dict) else data
     for gpu in listed if isinstance(listed, list) else []:
-        if isinstance(gpu, dict) and isinstance(gpu.get("gpu"), int):
+        if isinstance(gpu, dict) and type(gpu.get("gpu")) is int:
             _take_amd_smi(gpu, readings)
 
 
@@ -141,8 +171,8 @@ def _take_text(text: str, readings: Readings) -> None:
     for index, key, value in _TEXT_ROW.findall(text):
         speed = re.match(r"(\w+clk) clock level$", key)
         if speed:
-            key, value = f"{speed[1]} clock speed:", value.rpartition(" ")[2]
-        cards.setdefault(f"card{index}", {}).setdefault(key, value)
+            key, value = f"{speed[1]} clock speed:", value.rstrip().rpartition(" ")[2]
+        cards.setdefault(f"card{index}", {}).setdefault(key, value.rstrip())
     driver = re.search(r"^Driver version: (\S+)", text, re.M)
     for card, values in cards.items():
         _take_card(card, values, readings, driver[1] if driver else None)
@@ -152,7 +182,7 @@ def _take_card(
     card: str, values: Mapping[str, Any], readings: Readings, driver: Any = None
 ) -> None:
     digits = card.removeprefix("card")
-    device = int(digits) if digits.isdigit() else None
+    device = whole_number(digits)
     told = {key: str(value) for key, value in values.items() if isinstance(key, str)}
     unique = next((v for k, v in told.items() if k == "PCI Bus" and number(v).reason), None)
     place = Place(unique or digits, device)
@@ -173,14 +203,57 @@ def _take_card(
 
 
 def _take_amd_smi(gpu: Mapping[str, Any], readings: Readings) -> None:
-    place = Place(str(gpu["gpu"]), int(gpu["gpu"]))
+    place = Place(str(gpu["gpu"]), gpu["gpu"])
+    when = gpu.get("timestamp")
+    if isinstance(when, int) and 0 < when < LATEST_NS // SECOND:
+        readings.clock_error_ns = SECOND
+        place = place._replace(t_ns=when * SECOND)
     for metric, unit, paths in METRIC_PATHS:
         found = [_at(gpu, path) for path in paths.split()]
         told = [value for value in found if value is not None]
         if told:
             best = [_reading(value, unit) for value in told]
-            known = next((reading for reading in best if reading.value is not None), best[0])
-            readings.sample(place, metric, known)
+            first = next((reading for reading in best if reading.value is not None), best[0])
+            readings.sample(place, metric, first)
+
+
+def _take_metric_csv(path: Path, text: str, readings: Readings) -> None:
+    """Rows of ``amd-smi metric --csv``; the header may come again, lists stand in quotes."""
+    names = text.partition("\n")[0].strip().split(",")
+    rows, _, last = text.rstrip("\n").rpartition("\n")
+    if rows and len(next(csv.reader([last]), [])) < len(names):
+        readings.note("a last row that was cut short, as when a job is killed, is left out")
+        text = rows
+    try:
+        table = pl.read_csv(
+            io.StringIO(text), has_header=False, truncate_ragged_lines=True,
+            schema={str(i): pl.String for i in range(len(names))},
+        )  # fmt: skip
+    except pl.exceptions.PolarsError as error:
+        raise UnreadableEvidence(
+            str(path),
+            f"a table of amd-smi that cannot be read ({str(error).splitlines()[0][:120]})",
+            "Save the output again, whole.",
+        ) from error
+    index = pl.col(str(names.index("gpu"))).str.strip_chars().cast(pl.Int32, strict=False)
+    table = table.with_columns(index.alias("device")).filter(pl.col("device").is_not_null())
+    when = pl.Series([None] * table.height, dtype=pl.Int64)
+    if names[0] == "timestamp":
+        when, certain = clock(table["0"])
+        readings.clock_error_ns = SECOND if certain else None
+    found: list[Column] = []
+    for metric, unit, keys in METRIC_COLUMNS:
+        columns = [str(names.index(key)) for key in keys.split() if key in names]
+        known = [c for c in columns if table[c].cast(pl.Float64, strict=False).is_not_null().any()]
+        found += [Column(column, metric, unit) for column in (known or columns)[:1]]
+    places = table.select(
+        pl.col("device").cast(pl.String).alias("gpu"), "device",
+        pl.lit(None, dtype=pl.String).alias("host"), pl.lit(None, dtype=pl.Int64).alias("process"),
+        when.alias("t_ns"),
+    )  # fmt: skip
+    long = Long(found)
+    long.add(table, places)
+    long.into(readings)
 
 
 def _at(values: Any, path: str) -> Any:

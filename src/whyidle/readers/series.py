@@ -31,6 +31,11 @@ _TYPES = {"gpu": pl.Categorical, "device": pl.Int32, "host": pl.Categorical,
           "process": pl.Int64, "t_ns": pl.Int64}  # fmt: skip
 _WHY = "why "
 _WITH_UNIT = re.compile(r"[-+]?[\d.]+\s*([A-Za-z%°/]+)")
+_SIZES = ((1e11, 10**9), (1e14, 10**6), (1e17, 1000))
+"""Numbers of times below this are s, ms, us; the factor to ns."""
+
+LATEST_NS = 1 << 62
+"""The year 2116; later instants are damage, not time."""
 
 
 class Column(NamedTuple):
@@ -185,6 +190,19 @@ class Long:
             )
 
 
+def whole_rows(rows: bytes, separator: bytes, width: int, readings: Readings) -> bytes:
+    """Rows of cells for a parser that learns the width from the first one.
+
+    A last row with fewer cells was cut when its writer was killed, perhaps inside a number: it is
+    left out. An empty row of full width comes first, so that no short row decides the width.
+    """
+    before, line, last = rows.rstrip(b"\n").rpartition(b"\n")
+    if last.count(separator) < width - 1 and last.strip() and not last.startswith(b"#"):
+        rows = before + line
+        readings.note("a last row that was cut short, as when a job is killed, is left out")
+    return separator * (width - 1) + b"\n" + rows
+
+
 def clock(texts: pl.Series) -> tuple[pl.Series, bool]:
     """Nanoseconds of a column of times, and whether they count from 1970 UTC for certain.
 
@@ -205,15 +223,18 @@ def clock(texts: pl.Series) -> tuple[pl.Series, bool]:
 
 
 def epoch_ns(bare: pl.Series, plain: pl.Series) -> pl.Series:
-    """Nanoseconds of numbers since 1970 in s, ms, us or ns, told apart by their size."""
-    largest = plain.abs().max()
-    size = float(largest) if isinstance(largest, int | float) else 0.0
-    factor = next(
-        f for limit, f in ((1e11, 10**9), (1e14, 10**6), (1e17, 1000), (1e30, 1)) if size < limit
-    )
+    """Nanoseconds of numbers since 1970 in s, ms, us or ns, told apart by their usual size.
+
+    A number that is no instant of a machine, such as 1e999, is null.
+    """
+    plain = plain.set(~plain.is_finite().fill_null(value=True), None)
+    usual = plain.abs().median()
+    size = float(usual) if isinstance(usual, int | float) else 0.0
+    factor = next((f for limit, f in _SIZES if size < limit), 1)
+    odd = (plain.abs() >= LATEST_NS / factor).fill_null(value=True)
     whole = bare.cast(pl.Int64, strict=False)
     if whole.null_count() == plain.null_count():
-        return whole * factor
-    seconds = plain.floor()
+        return (whole * factor).set(odd, None)
+    seconds = plain.set(odd, None).floor()
     return (seconds.cast(pl.Int64, strict=False) * factor
             + ((plain - seconds) * factor).round().cast(pl.Int64, strict=False))  # fmt: skip

@@ -20,7 +20,7 @@ import polars as pl
 from whyidle.errors import NothingRecorded, UnreadableEvidence
 from whyidle.model import Evidence
 from whyidle.readers.collector import collector_paused
-from whyidle.readers.protobuf_wire import BrokenMessage, blobs, fields
+from whyidle.readers.protobuf_wire import BrokenMessage, blobs, fields, signed
 from whyidle.readers.readings import Readings
 from whyidle.readers.source_bytes import SourceBytes
 
@@ -211,7 +211,7 @@ def _tensor(data: bytes) -> float | None:
             code = "<f" if number == _FLOATS else "<d"
             value = struct.unpack(code, found)[0] if len(found) == struct.calcsize(code) else None
         elif number in _INTEGERS and isinstance(found, int) and kind == 0:
-            value = found
+            value = signed(found)
     if form and len(content) == struct.calcsize(form):
         value = struct.unpack(form, content)[0]
     return float(value) if value is not None and count == 1 and form else None

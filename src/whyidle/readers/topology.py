@@ -31,15 +31,16 @@ PEER = {
     "a": "peer_atomics",
     "p": "peer_pcie",
 }
-_PART = re.compile(r"(?:GPU|NIC|mlx\d*_|ib|bnxt_re|efa_)\d+")
+_BESIDE = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID")
+"""Columns of a matrix that are no parts of the machine, and come after all that are."""
 _HEADER = re.compile(r"^[ \t]*GPU\d+(?:[ \t]+\S.*)?$", re.M)
-_ROW = re.compile(r"^[ \t]*(GPU\d+|NIC\d+|mlx\S*\d)[ \t]+(.*)$")
+_GPU = re.compile(r"GPU(\d{1,9})")
 _KIND = re.compile(r"X|SYS|NODE|PHB|PXB|PIX|PSB|SOC|NV\d+|OK|CNS|GNS|TNS|NS|DR|U|N/A")
 _PEER_KIND = re.compile(r"OK|CNS|GNS|TNS|NS|DR|U")
 _P2P = re.compile(r"topo\s+(?:--?p2p|-p2pstatus)[ =]*(\w)")
-_NIC = re.compile(r"^\s*(NIC\d+): (\S+)\s*$", re.M)
-_LINK_GPU = re.compile(r"^GPU (\d+): (.+?) \(UUID: (\S+)\)\s*$", re.M)
-_LINK = re.compile(r"^\s*Link (\d+): (.+?)\s*$", re.M)
+_NIC = re.compile(r"^[ \t]*+(NIC\d+): (\S+)[ \t]*$", re.M)
+_LINK_GPU = re.compile(r"^GPU (\d{1,9}): (.+?) \(UUID: (\S+)\)[ \t]*$", re.M)
+_LINK = re.compile(r"^[ \t]*+Link (\d+): (\S.*)$", re.M)
 _XML = re.compile(r"<(system|graphs)[\s>]")
 GPU_CLASSES, NIC_CLASSES = ("0x0300", "0x0302", "0x0380"), ("0x0200", "0x0207")
 
@@ -59,7 +60,7 @@ def is_nvlink(text: str) -> bool:
     """Whether the text is output of ``nvidia-smi nvlink -s``."""
     return (
         _LINK_GPU.search(text) is not None
-        and re.search(r"^\s*Link \d+:|nvlink", text, re.I | re.M) is not None
+        and re.search(r"^[ \t]*+Link \d+:|nvlink", text, re.I | re.M) is not None
     )
 
 
@@ -100,7 +101,7 @@ def take(text: str, readings: Readings, command: str = "") -> None:
 def _matrix_start(text: str) -> int | None:
     """Where the header of a matrix begins: part names, then a row of as many kinds."""
     for found in _HEADER.finditer(text):
-        names = _PART.findall(found.group())
+        names = _parts(found.group())
         row = text[found.end() : found.end() + 4000].lstrip("\n").split("\n", 1)[0]
         cells = row.split()
         if (
@@ -117,30 +118,37 @@ def _take_matrix(text: str, readings: Readings, command: str) -> None:
     start = _matrix_start(text)
     assert start is not None
     header, *lines = text[start:].splitlines()
-    names = _PART.findall(header)
-    columns = re.findall(r"CPU Affinity|NUMA Affinity|GPU NUMA ID", header)
+    names = _parts(header)
+    columns = _BESIDE.findall(header)
     asked = _P2P.search(command)
     peer_about = PEER.get(asked[1], "peer_access") if asked else "peer_access"
     for line in lines:
-        row = _ROW.match(line)
-        kinds = row[2].split()[: len(names)] if row else []
-        if row is None or not kinds or not all(_KIND.fullmatch(kind) for kind in kinds):
+        name, *kinds = line.split() or [""]
+        kinds = kinds[: len(names)]
+        if name not in names or not kinds or not all(map(_KIND.fullmatch, kinds)):
             continue
         for other, kind in zip(names, kinds, strict=False):
             about = peer_about if asked or _PEER_KIND.fullmatch(kind) else "topology"
-            readings.link(row[1], other, kind, about)
-        if row[1].startswith("GPU"):
-            _take_affinity(row[1], line, len(names), columns, readings)
+            readings.link(name, other, kind, about)
+        if gpu := _GPU.fullmatch(name):
+            _take_affinity(name, int(gpu[1]), line, len(names), columns, readings)
     for nic, name in _NIC.findall(text):
         readings.setting(Place(), "nic", f"{nic} {name}")
 
 
-def _take_affinity(gpu: str, line: str, parts: int, columns: list[str], readings: Readings) -> None:
+def _parts(header: str) -> list[str]:
+    """The parts of the machine that a header names, of whatever maker: GPUs and NICs."""
+    return _BESIDE.split(header)[0].split()
+
+
+def _take_affinity(
+    gpu: str, index: int, line: str, parts: int, columns: list[str], readings: Readings
+) -> None:
     cells = line.split("\t")[parts + 1 :] if "\t" in line.strip() else line.split()[parts + 1 :]
     cells = [cell.strip() for cell in cells if cell.strip()]
     if len(cells) != len(columns):
         return
-    place = Place(gpu, int(gpu.removeprefix("GPU")))
+    place = Place(gpu, index)
     keys = {
         "CPU Affinity": "cpu_affinity",
         "NUMA Affinity": "numa_affinity",
@@ -159,7 +167,7 @@ def _take_nvlink(text: str, readings: Readings) -> None:
         readings.setting(place, "uuid", found[3])
         links = _LINK.findall(body)
         for number, speed in links:
-            readings.link(f"GPU{found[1]}", f"NVLink{number}", speed.strip("<>"), "nvlink")
+            readings.link(f"GPU{found[1]}", f"NVLink{number}", speed.strip(" \t<>"), "nvlink")
         if links:
             continue
         if "not supported" in body.lower():
@@ -182,7 +190,7 @@ def _take_system(system: Node, readings: Readings) -> None:
     names = {
         pci.attributes.get("busid"): f"GPU{gpu.attributes['dev']}"
         for pci in system.below()
-        if (gpu := pci.at("gpu")) is not None and gpu.attributes.get("dev", "").isdigit()
+        if (gpu := pci.at("gpu")) is not None and _GPU.fullmatch(f"GPU{gpu.attributes.get('dev')}")
     }
     for number, cpu in enumerate(system.all("cpu")):
         top = f"CPU{cpu.attributes.get('numaid', number)}"
@@ -193,7 +201,8 @@ def _take_system(system: Node, readings: Readings) -> None:
             gpu = pci.at("gpu")
             if gpu is not None or pci.attributes.get("class", "").startswith(GPU_CLASSES):
                 gpus.append(_Part(name, above))
-                place = Place(name, int(name[3:]) if name.startswith("GPU") else None)
+                numbered = _GPU.fullmatch(name)
+                place = Place(name, int(numbered[1]) if numbered else None)
                 readings.setting(place, "bus_id", bus)
                 readings.setting(place, "numa_affinity", top.removeprefix("CPU"))
             _take_gpu_links(gpu, name, names, readings)

@@ -74,7 +74,8 @@ UNITS = {
     "": 1.0, "x": 1.0, "%": 0.01, "w": 1.0, "mw": 1e-3, "c": 1.0, "°c": 1.0, "hz": 1.0,
     "khz": 1e3, "mhz": 1e6, "ghz": 1e9, "b": 1.0, "kib": 1024.0, "mib": 1048576.0,
     "gib": 1073741824.0, "kb": 1024.0, "mb": 1048576.0, "gb": 1073741824.0, "kb/s": 1e3,
-    "mb/s": 1e6, "gb/s": 1e9, "b/s": 1.0, "j": 1.0, "mj": 1e-3, "us": 1e-6, "ms": 1e-3, "s": 1.0,
+    "mb/s": 1e6, "gb/s": 1e9, "b/s": 1.0, "mib/s": 1048576.0,
+    "j": 1.0, "mj": 1e-3, "us": 1e-6, "ms": 1e-3, "s": 1.0,
     "mb_decimal": 1e6, "gt/s": 1e9, "bank(s)": 1.0, "rpm": 1.0,
 }  # fmt: skip
 """Unit as printed, lower case -> factor to ours. Memory in MB is what the tools count in 2^20."""
@@ -87,6 +88,11 @@ class Reading(NamedTuple):
 
     value: float | None
     reason: str | None
+
+
+def whole_number(digits: str) -> int | None:
+    """A count as tools print it, at most 18 plain digits; None for any other text."""
+    return int(digits) if len(digits) <= 18 and digits.isascii() and digits.isdecimal() else None
 
 
 def reason_for(text: str) -> str:

@@ -43,7 +43,7 @@ HOST: dict[str, tuple[str, float]] = {
     "memory_percent": ("host/memory_utilization", 0.01),
 }
 
-_GPU = re.compile(r"gpu\.(process\.)?(\d+)\.(\w+)(?:/l:(\S+))?")
+_GPU = re.compile(r"gpu\.(process\.)?(\d{1,6})\.(\w+)(?:/l:(\S+))?")
 
 
 def translated(key: str) -> tuple[str, float, int | None, bool, str | None] | None:

@@ -11,6 +11,7 @@ W&B averages its samples over its interval; what a run wrote in sums over GPUs i
 from __future__ import annotations
 
 import io
+import math
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from whyidle.model import HOST_METRICS, METRICS, Evidence
 from whyidle.readers.printed_text import decoded, printed
 from whyidle.readers.protobuf_wire import BrokenMessage, blobs, fields
 from whyidle.readers.readings import Readings
-from whyidle.readers.series import times, values
+from whyidle.readers.series import LATEST_NS, times, values
 from whyidle.readers.source_bytes import SourceBytes
 from whyidle.readers.wandb_names import translated
 
@@ -188,7 +189,15 @@ def _number(told: str | None) -> float | None:
         value = msgspec.json.decode(told or "null")
     except msgspec.DecodeError:
         return None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return _plain(value, math.inf)
+
+
+def _plain(value: Any, below: float) -> float | None:
+    """A number whose size is below a limit; None for any other value."""
+    try:
+        return float(value) if type(value) in (int, float) and abs(value) < below else None
+    except OverflowError:
+        return None
 
 
 def _json_rows(path: Path, text: str) -> Iterator[Row]:
@@ -202,8 +211,7 @@ def _json_rows(path: Path, text: str) -> Iterator[Row]:
                 str(path), f"line {number} is not valid JSON ({error})", "Download the file again."
             ) from error
         if isinstance(entry, dict):
-            when = entry.get("_timestamp")
-            when = float(when) if isinstance(when, int | float) else None
+            when = _plain(entry.get("_timestamp"), math.inf)
             for key, value in entry.items():
                 if not key.startswith("_"):
                     yield key, when, value
@@ -252,13 +260,9 @@ def _add(rows: list[Row], readings: Readings) -> None:
         if of_process:
             left_out.add(key)  # the same GPU again, without a process id
             continue
-        numbers = pl.Series(
-            [row[2] if isinstance(row[2], int | float) else None for row in found],
-            dtype=pl.Float64,
-            strict=False,
-        )
+        numbers = pl.Series([_plain(row[2], math.inf) for row in found], dtype=pl.Float64)
         usable = (numbers.is_not_null() & numbers.is_finite()).fill_null(False)
-        when = pl.Series([row[1] for row in found], dtype=pl.Float64)
+        when = pl.Series([_plain(row[1], LATEST_NS / 1e9) for row in found], dtype=pl.Float64)
         readings.bulk(
             pl.DataFrame({"t_ns": (when * 1e6).round().cast(pl.Int64, strict=False) * 1000,
                           "value": times(numbers, factor).set(~usable, None)}).with_columns(
