@@ -14,7 +14,7 @@ import pytest
 from tests.scale.jobs import seconds, trace, write_job
 from whyidle.diagnose import diagnose
 from whyidle.errors import ClusterError, EvidenceConflict, NothingRecorded, UsageError
-from whyidle.executor import diagnose_files, map_batches, pool
+from whyidle.executor import diagnose_files, map_batches, pool, staff
 from whyidle.executor.batches import Batch, planned
 from whyidle.readers import read
 
@@ -113,7 +113,7 @@ def test_a_batch_that_kills_two_workers_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(_deadly_package(tmp_path)))
-    monkeypatch.setattr(pool, "WORKER", "deadly_worker")
+    monkeypatch.setattr(staff, "WORKER", "deadly_worker")
     batches = planned([write_job(tmp_path / "job", 2)], jobs=2)
     with pytest.raises(ClusterError, match=r"Two processes in a row died .*rank \d"):
         list(pool.run(batches, 2, None))
@@ -126,6 +126,27 @@ def test_no_process_is_left_when_the_reader_stops_early(tmp_path: Path) -> None:
     next(outcomes)
     outcomes.close()  # type: ignore[attr-defined]
     assert _children(os.getpid()) <= before
+
+
+@pytest.mark.parametrize("ranks", [1, 5])
+def test_workers_started_before_the_files_are_read_change_nothing_and_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    job = write_job(tmp_path / "job", ranks)
+    for name in ("a.json.txt", "b.json.txt"):  # looked at, and no trace
+        (job / name).write_text("nothing")
+    late = diagnose_files([job], jobs=2)
+    before = _children(os.getpid())
+    monkeypatch.setattr(staff, "SURE_BYTES", 0)
+    assert diagnose_files([job], jobs=2) == late
+    assert _children(os.getpid()) <= before
+
+
+def test_no_worker_is_started_early_for_what_is_small_or_not_there(tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job", 3)
+    assert staff.expected([job], 2) == []
+    assert staff.expected(str(job / "gone"), 2) == []
+    assert staff.expected([job], 1) == []
 
 
 def test_an_engine_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from whyidle.errors import UsageError
 if TYPE_CHECKING:
     from whyidle.diagnosis import Diagnosis
     from whyidle.executor.batches import Batch
+    from whyidle.executor.staff import Worker
     from whyidle.executor.work import Outcome, Refusal
     from whyidle.partial import Partial
     from whyidle.views.windows import Steps
@@ -43,10 +44,11 @@ def diagnose_files(
     progress: Progress | None = None,
 ) -> Diagnosis:
     """One diagnosis of the job in these files and folders; see ``map_batches``."""
+    partials = list(map_batches(paths, on=on, jobs=jobs, steps=steps, progress=progress))
+
     from whyidle.executor.one_job import refuse_nameless
     from whyidle.partial import merged
 
-    partials = list(map_batches(paths, on=on, jobs=jobs, steps=steps, progress=progress))
     refuse_nameless(partials)
     return merged(partials)
 
@@ -66,12 +68,30 @@ def map_batches(
     ``steps`` (A, B) narrows every rank's window. ``progress`` gets a name, bytes done and bytes in
     all. Raises what reading and judging raise; ClusterError when an engine fails.
     """
+    from whyidle.executor.staff import expected, stop
+
+    early = expected(paths, jobs) if engine_of(on) == "here" else []
+    try:
+        yield from _judged(paths, on, jobs, steps, progress, early)
+    finally:
+        for worker in early:
+            stop(worker)
+
+
+def _judged(
+    paths: Sequence[str | PathLike[str]],
+    on: str | None,
+    jobs: int | None,
+    steps: Steps | None,
+    progress: Progress | None,
+    early: Sequence[Worker],
+) -> Iterator[Partial]:
     from whyidle.executor.batches import planned
 
     batches = planned(paths, jobs)
     judged = 0
     empty: list[Refusal] = []
-    for outcome in _in_order(_outcomes(batches, on, jobs, steps, progress)):
+    for outcome in _in_order(_outcomes(batches, on, jobs, steps, progress, early)):
         empty += outcome.empty
         if outcome.partial is not None:
             judged += 1
@@ -87,12 +107,13 @@ def _outcomes(
     jobs: int | None,
     steps: Steps | None,
     progress: Progress | None,
+    early: Sequence[Worker],
 ) -> Iterator[Outcome]:
     """Outcomes in whatever order they come; each knows the number of its batch."""
     kind = engine_of(on)
     total = sum(batch.bytes for batch in batches)
     done = 0
-    for outcome in _engine(kind, batches, on, jobs, steps, progress):
+    for outcome in _engine(kind, batches, on, jobs, steps, progress, early):
         done += batches[outcome.number].bytes
         if progress is not None and (kind != "here" or len(batches) > 1):
             progress(f"{len(batches)} batches of ranks", done, total)
@@ -106,6 +127,7 @@ def _engine(
     jobs: int | None,
     steps: Steps | None,
     progress: Progress | None,
+    early: Sequence[Worker],
 ) -> Iterator[Outcome]:
     if kind == "dask":
         from whyidle.executor import dask_cluster
@@ -119,7 +141,7 @@ def _engine(
 
     workers = pool.workers_for(batches, jobs)
     if workers > 1:
-        return pool.run(batches, workers, steps)
+        return pool.run(batches, workers, steps, early)
     alone = progress if len(batches) == 1 else None
     return (work.judged(batch, steps, alone) for batch in batches)
 

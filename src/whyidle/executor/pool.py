@@ -9,23 +9,17 @@ process; a batch that kills two workers is given up with a sentence.
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection, Pipe, wait
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
 
+from whyidle.causes import all_causes
 from whyidle.errors import ClusterError
 from whyidle.executor.batches import LEAST_BYTES, Batch
 from whyidle.executor.cpus import usable_cpus
+from whyidle.executor.staff import Worker, start, stop
 from whyidle.executor.work import Outcome
 from whyidle.views.windows import Steps
-
-WORKER = "whyidle.executor.worker"
-PATIENCE_S = 5.0
-"""How long a worker that was told to leave may take."""
 
 
 def workers_for(batches: list[Batch], jobs: int | None) -> int:
@@ -35,23 +29,20 @@ def workers_for(batches: list[Batch], jobs: int | None) -> int:
     return 1 if small else max(most, 1)
 
 
-@dataclass
-class _Worker:
-    """One process, the pipe to it, and the batch it works on."""
+def run(
+    batches: list[Batch], workers: int, steps: Steps | None, early: Sequence[Worker] = ()
+) -> Iterator[Outcome]:
+    """Judge every batch in one of ``workers`` processes; outcomes come as they are done.
 
-    process: subprocess.Popen[bytes]
-    pipe: Connection
-    batch: Batch | None = None
-
-
-def run(batches: list[Batch], workers: int, steps: Steps | None) -> Iterator[Outcome]:
-    """Judge every batch in one of ``workers`` processes; outcomes come as they are done."""
+    ``early``: workers that were started already.
+    """
     waiting = sorted(batches, key=lambda batch: batch.bytes)
     tried: dict[int, int] = {}
-    team = [_start() for _ in range(workers)]
+    team = [*early, *(start() for _ in range(workers - len(early)))]
     try:
         for worker in team:
             _give(worker, waiting, steps)
+        all_causes()  # the merge asks them; they load while the workers work
         while any(worker.batch is not None for worker in team):
             busy = {worker.pipe: worker for worker in team if worker.batch is not None}
             for pipe in wait(list(busy)):
@@ -66,18 +57,18 @@ def run(batches: list[Batch], workers: int, steps: Steps | None) -> Iterator[Out
                     tried[batch.number] = _counted(tried, batch, worker)
                     waiting.append(batch)
                     team.remove(worker)
-                    _stop(worker)
-                    worker = _start()
+                    stop(worker)
+                    worker = start()
                     team.append(worker)
                 _give(worker, waiting, steps)
                 if outcome is not None:
                     yield _said(outcome, batch, tried)
     finally:
         for worker in team:
-            _stop(worker)
+            stop(worker)
 
 
-def _give(worker: _Worker, waiting: list[Batch], steps: Steps | None) -> None:
+def _give(worker: Worker, waiting: list[Batch], steps: Steps | None) -> None:
     """The next batch to a worker; one that has died meanwhile is found out when it is awaited."""
     worker.batch = waiting.pop() if waiting else None
     if worker.batch is not None:
@@ -85,7 +76,7 @@ def _give(worker: _Worker, waiting: list[Batch], steps: Steps | None) -> None:
             worker.pipe.send((worker.batch, steps))
 
 
-def _counted(tried: dict[int, int], batch: Batch, worker: _Worker) -> int:
+def _counted(tried: dict[int, int], batch: Batch, worker: Worker) -> int:
     """One more lost try of a batch. Raises ClusterError when that was the second."""
     times = tried.get(batch.number, 0) + 1
     if times > 1:
@@ -107,33 +98,3 @@ def _said(outcome: Outcome, batch: Batch, tried: dict[int, int]) -> Outcome:
         return outcome
     note = f"A worker process died while judging {batch.ranks}; they were judged again in a new one"
     return replace(outcome, notes=(*outcome.notes, f"{note}."))
-
-
-def _start() -> _Worker:
-    """A fresh interpreter that waits for batches at the other end of a pipe."""
-    ours, theirs = Pipe()
-    folder = str(Path(__file__).resolve().parents[2])
-    known = os.environ.get("PYTHONPATH")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([folder, known] if known else [folder]),
-        "POLARS_MAX_THREADS": "1",
-    }
-    command = [sys.executable, "-P", "-m", WORKER, str(theirs.fileno())]
-    process = subprocess.Popen(
-        command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
-    )
-    theirs.close()
-    return _Worker(process, ours)
-
-
-def _stop(worker: _Worker) -> None:
-    """Let the worker go: one that is idle leaves when its pipe closes, a busy one is ended."""
-    worker.pipe.close()
-    if worker.batch is not None:
-        worker.process.terminate()
-    try:
-        worker.process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        worker.process.kill()
-        worker.process.wait()

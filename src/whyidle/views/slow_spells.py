@@ -48,6 +48,9 @@ Floats = npt.NDArray[np.float64]
 
 def slow_spells(views: Views) -> pl.DataFrame:
     """The frame that the module describes."""
+    steps = views.marks.group_by("rank", "source").len()
+    if not (steps["len"] > 2 * FEWEST).any():
+        return pl.DataFrame(schema=SCHEMA)
     steps = _steps(views)
     found = []
     for (rank, source), mine in steps.group_by("rank", "source", maintain_order=True):
@@ -60,6 +63,7 @@ def slow_spells(views: Views) -> pl.DataFrame:
 def _steps(views: Views) -> pl.DataFrame:
     """rank, source, number, loader_ns, launch_ns, launches of each step, in order of time."""
     marks = views.marks.select("rank", "source", "number", "start_ns").sort("start_ns")
+    marks = marks.filter(pl.len().over("rank", "source") > 2 * FEWEST)
     keys = ["rank", "source", "number"]
     loader = _in_steps(_loader(views), marks).group_by(keys).agg(
         pl.col("took_ns").sum().cast(pl.Float64).alias("loader_ns")
