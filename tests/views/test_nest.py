@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.model import evidence_of
-from whyidle.views.nest import nest, partition
+from whyidle.views.nest import holding, nest, partition
 
 END = 50
 
@@ -109,3 +109,18 @@ def test_a_range_outlives_the_frames_that_opened_it() -> None:
     range_ = next(i for i, name in enumerate(names) if name.startswith("enumerate"))
     assert int(found.end[range_] - found.start[range_]) == 68
     assert found.parent[names.index("dataset.py(5): __getitem__")] == range_
+
+
+@given(nested_spans(), st.data())
+def test_a_span_holds_those_that_lie_in_it_at_any_depth(
+    rows: list[dict[str, object]], data: st.DataObject
+) -> None:
+    found = nest(evidence_of(rows, threads=("a", "b")), 0, END)
+    mine = np.array([data.draw(st.booleans()) for _ in found.start], dtype=bool)
+    expected = mine.copy()
+    for index in np.flatnonzero(mine).tolist():
+        above = int(found.parent[index])
+        while above >= 0:
+            expected[above] = True
+            above = int(found.parent[above])
+    assert holding(found, mine).tolist() == expected.tolist()

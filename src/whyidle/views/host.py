@@ -28,7 +28,7 @@ from whyidle.views.names import (
     OUTBOUND,
     SYNCHRONISATIONS,
 )
-from whyidle.views.nest import Nest, Partition, nearest, partition
+from whyidle.views.nest import Nest, Partition, holding, nearest, partition
 
 Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
@@ -69,7 +69,7 @@ def host(nested: Nest, activity: pl.DataFrame) -> Host:
     table = _Names(nested.spans)
     parent = nested.parent
     copies = _copies(nested, activity)
-    waits = _ancestors(parent, np.flatnonzero(table.sync | (copies != 0)))
+    waits = holding(nested, table.sync | (copies != 0))
     own = _own(table, parent, waits, copies)
     code = _inherit(nested, own)
     operator = _first_from_above(nested, table.is_op)
@@ -196,17 +196,6 @@ def _wrapper(table: _Names, parent: Index, own: Codes) -> None:
             above = parent[above]
         if above >= 0:
             own[index] = CODE["wrapper"]
-
-
-def _ancestors(parent: Index, index: Index) -> Flags:
-    """Marks the spans given and everything around them."""
-    found = np.zeros(parent.size, dtype=bool)
-    while index.size:
-        found[index] = True
-        index = np.unique(parent[index])
-        index = index[index >= 0]
-        index = index[~found[index]]
-    return found
 
 
 def _inherit(nested: Nest, own: Codes) -> Codes:

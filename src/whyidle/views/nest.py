@@ -171,6 +171,14 @@ def inside(nested: Nest, mine: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return found
 
 
+def holding(nested: Nest, mine: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Whether each span holds one of ``mine``, at any depth, or is one."""
+    found = mine.copy()
+    for level in nested.levels[:0:-1]:  # innermost first
+        found[nested.parent[level[found[level]]]] = True
+    return found
+
+
 @dataclass(frozen=True)
 class Partition:
     """Every instant of every thread: [start, end) on the nest's axis -> innermost span.

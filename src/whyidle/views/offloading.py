@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from whyidle.views.host import Flags, Host
-from whyidle.views.nest import inside
+from whyidle.views.nest import holding, inside
 
 LEAST_NS = 1_000_000
 """An operator that launches nothing and takes this long computes on the processor."""
@@ -28,9 +28,6 @@ def _computing(rows: pl.DataFrame, host: Host) -> Flags:
     long = (nest.spans["kind"] == "op").to_numpy() & lasting
     if not span.size or not long.any():
         return np.zeros(span.size, dtype=bool)
-    launching = (nest.spans["kind"] == "runtime").to_numpy().copy()
-    for level in nest.levels[:0:-1]:  # innermost first
-        launching[nest.parent[level[launching[level]]]] = True
-    long &= ~launching
+    long &= ~holding(nest, (nest.spans["kind"] == "runtime").to_numpy())
     found: Flags = (span >= 0) & inside(nest, long)[np.maximum(span, 0)]
     return found
