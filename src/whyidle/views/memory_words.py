@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from whyidle.diagnosis import EvidenceRow, Place
+from whyidle.diagnosis import EvidenceRow, Place, Remedy
 from whyidle.model import Evidence
 from whyidle.views.allocator import GROWS, SHRINKS, DeviceMemory
 from whyidle.views.stacks import short, user_line
@@ -99,6 +99,23 @@ def with_lines(claims: pl.DataFrame, memories: list[DeviceMemory]) -> pl.DataFra
         pl.when(told).then(pl.col("told_file").cast(kind)).otherwise("file").alias("file"),
         pl.when(told).then("told_line").otherwise("line").alias("line"),
     ).select(claims.columns)
+
+
+def growing_segments(effect: str, prove: str) -> Remedy:
+    """The remedy against memory in pieces: one segment that grows, instead of many.
+
+    ``effect`` is the kind of its effect on a replay, ``prove`` how to see that it worked.
+    """
+    return Remedy(
+        what="Let memory segments grow",
+        how="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment before the first "
+        "CUDA call (NVIDIA, Linux).",
+        safe=False,
+        why_safe="Results stay the same, but sharing CUDA tensors between processes and some "
+        "libraries that register memory do not work with it.",
+        effect={"kind": effect},
+        prove=prove,
+    )
 
 
 def event_row(evidence: Evidence, memory: DeviceMemory, at: int, what: str) -> EvidenceRow:

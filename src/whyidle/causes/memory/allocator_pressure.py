@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from whyidle.diagnosis import Finding, Remedy, Sign
 from whyidle.sampled_stories import GIB, Sampling
 from whyidle.stories import Story
-from whyidle.views.memory_words import with_lines
+from whyidle.views.memory_words import growing_segments, with_lines
 from whyidle.views.sampled_pauses import full_memory_signs
 
 if TYPE_CHECKING:
@@ -64,16 +64,7 @@ def _remedies() -> list[Remedy]:
         "cudaFree in them."
     )
     return [
-        Remedy(
-            what="Let memory segments grow",
-            how="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment before the "
-            "first CUDA call (NVIDIA, Linux).",
-            safe=False,
-            why_safe="Results stay the same, but sharing CUDA tensors between processes and some "
-            "libraries that register memory do not work with it.",
-            effect={"kind": "allocator_calls_removed"},
-            prove=prove,
-        ),
+        growing_segments("allocator_calls_removed", prove),
         Remedy(
             what="Stay below about 90 % of the memory",
             how="Compare torch.cuda.memory_reserved() with the device's memory. Lower the batch a "

@@ -22,7 +22,13 @@ from typing import TYPE_CHECKING
 
 from whyidle.diagnosis import Remedy, Sign
 from whyidle.memory_stories import MemoryStory
-from whyidle.views.memory_words import device_text, event_row, place_of, size_text
+from whyidle.views.memory_words import (
+    device_text,
+    event_row,
+    growing_segments,
+    place_of,
+    size_text,
+)
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence
@@ -59,24 +65,11 @@ def _sign(evidence: Evidence, memory: DeviceMemory) -> Sign:
             )
             for at, count in retries[:5]
         ],
-        remedies=[_grow(), _less()],
+        remedies=[growing_segments("allocator_calls_removed", _PROVE), _less()],
     )
 
 
 _PROVE = "torch.cuda.memory_stats()['num_alloc_retries'] must not rise over the same steps."
-
-
-def _grow() -> Remedy:
-    return Remedy(
-        what="Let memory segments grow",
-        how="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment before the first "
-        "CUDA call (NVIDIA, Linux).",
-        safe=False,
-        why_safe="Results stay the same, but sharing CUDA tensors between processes and some "
-        "libraries that register memory do not work with it.",
-        effect={"kind": "allocator_calls_removed"},
-        prove=_PROVE,
-    )
 
 
 def _less() -> Remedy:

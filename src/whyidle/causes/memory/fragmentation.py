@@ -28,7 +28,14 @@ import polars as pl
 
 from whyidle.diagnosis import EvidenceRow, Remedy, Sign
 from whyidle.memory_stories import MemoryStory
-from whyidle.views.memory_words import device_text, event_row, place_of, size_text, source_of
+from whyidle.views.memory_words import (
+    device_text,
+    event_row,
+    growing_segments,
+    place_of,
+    size_text,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from whyidle.model import Evidence
@@ -117,16 +124,6 @@ def _remedies(memory: DeviceMemory) -> list[Remedy]:
         "Take a snapshot at the same step: reserved less allocated bytes "
         "(torch.cuda.memory_reserved() - torch.cuda.memory_allocated()) must be smaller."
     )
-    grow = Remedy(
-        what="Let memory segments grow",
-        how="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True in the environment before the first "
-        "CUDA call (NVIDIA, Linux).",
-        safe=False,
-        why_safe="Results stay the same, but sharing CUDA tensors between processes and some "
-        "libraries that register memory do not work with it.",
-        effect={"kind": "none"},
-        prove=prove,
-    )
     sizes = Remedy(
         what="Ask for few sizes",
         how="Pad varying inputs to a few lengths, or bucket them; make long-lived tensors "
@@ -138,7 +135,7 @@ def _remedies(memory: DeviceMemory) -> list[Remedy]:
         prove=prove,
     )
     expandable = memory.blocks["expandable"].fill_null(value=False).any()
-    return [sizes] if expandable else [grow, sizes]
+    return [sizes] if expandable else [growing_segments("none", prove), sizes]
 
 
 def observed_example() -> tuple[Evidence, str]:
