@@ -311,10 +311,11 @@ def _compare(options: argparse.Namespace) -> int:
     with ReadingBar(quiet=quiet) as bar:
         before, after = side(paths[0], bar), side(paths[1], bar)
     compared = compare(before, after, (name_of(*paths), name_of(*reversed(paths))))
-    reports.deliver_comparison(compared, planned, quiet=quiet)
+    reports.deliver(compared, planned, quiet=quiet)
     above = compare_gate.exceeded(compared, limits)
     for sentence in above:
         reports.say(sentence)
+    compare_gate.check_judged(after, limits, _cause_ids() if limits else ())
     return ABOVE_LIMIT if above else FINE
 
 

@@ -17,6 +17,7 @@ from whyidle.comparison import (
     Difference,
     How,
     Line,
+    SeenBy,
     Side,
     SignLine,
     StepTime,
@@ -41,7 +42,7 @@ _STATES = {
 
 def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comparison:
     """The comparison of two diagnoses; ``names`` are what the user calls them."""
-    unit: Unit = "step" if interior(before) and interior(after) else "share"
+    unit: Unit = "step" if _stepped(before) and _stepped(after) else "share"
     step = _step_time(before, after) if unit == "step" else None
     costs = _table(before, unit), _table(after, unit)
     causes = _causes(before, after, costs)
@@ -62,6 +63,17 @@ def compare(before: Diagnosis, after: Diagnosis, names: tuple[str, str]) -> Comp
         differences=differences,
         notes=_notes(before, after, unit, step),
     )
+
+
+def _stepped(diagnosis: Diagnosis) -> bool:
+    """Whether there are steps to compare, and they last."""
+    steps = interior(diagnosis)
+    return bool(steps) and median(steps) > 0
+
+
+def _timed(diagnosis: Diagnosis) -> bool:
+    """Whether any time of a device is known; dumps and snapshots alone have none."""
+    return diagnosis.wall_s > 0 or diagnosis.recorded_s > 0
 
 
 def _facts(diagnosis: Diagnosis) -> tuple[object, ...]:
@@ -98,7 +110,9 @@ def _side(diagnosis: Diagnosis, name: str) -> Side:
     steps = interior(diagnosis)
     devices: dict[object, str | None] = {(d.rank, d.device): d.name for d in diagnosis.devices}
     wall_s = diagnosis.wall_s
+    seen_by: SeenBy = "trace" if diagnosis.devices else "neither"
     if not devices and diagnosis.job is not None:
+        seen_by = "samples"
         devices = {(d.host, d.gpu, d.device): d.name for d in diagnosis.job.devices}
         wall_s = diagnosis.job.wall_s
     hardware: dict[str, int] = {}
@@ -115,6 +129,7 @@ def _side(diagnosis: Diagnosis, name: str) -> Side:
         step_s=median(steps) if steps else None,
         shortest_s=min(steps) if steps else None,
         longest_s=max(steps) if steps else None,
+        seen_by=seen_by,
     )
 
 
@@ -176,6 +191,8 @@ def _table(diagnosis: Diagnosis, unit: Unit) -> _Costs:
         return _sampled(diagnosis.job)
     wall = diagnosis.wall_s
     base = fmean(interior(diagnosis)) if unit == "step" else 1.0
+    if not _timed(diagnosis):
+        return _Costs(base)
     scale = base / wall if wall > 0 else 0.0
     found = _Costs(base)
     found.zeros = [0.0]
@@ -208,13 +225,14 @@ def _causes(before: Diagnosis, after: Diagnosis, costs: tuple[_Costs, _Costs]) -
     """One line per cause that lost anything worth telling, largest change first."""
     old, new = costs
     titles = {f.cause: f.title for d in (after, before) for f in d.findings}
-    blind = [{n.cause: n for n in d.not_judged} for d in (before, after)]
     names = [
         cause
         for cause in dict.fromkeys([*old.causes, *new.causes])
         if _worth(old.causes.get(cause, []), old.base)
         or _worth(new.causes.get(cause, []), new.base)
     ]
+    blind = [{n.cause for n in d.not_judged} for d in (before, after)]
+    blind = [b if _timed(d) else set(names) for b, d in zip(blind, (before, after), strict=True)]
     pairs = [(old.causes.get(c, old.zeros), new.causes.get(c, new.zeros)) for c in names]
     judged = [i for i, c in enumerate(names) if not any(c in side for side in blind)]
     told = dict(zip(judged, noise.verdicts([pairs[i] for i in judged]), strict=True))
@@ -304,7 +322,10 @@ def _states(costs: tuple[_Costs, _Costs]) -> list[Line]:
 def _signs(before: Diagnosis, after: Diagnosis) -> list[SignLine]:
     """What was seen without seconds, cause by cause; those that differ first."""
     sides = [
-        {cause: "; ".join(o.what for o in group) for cause, group in _by_cause(d).items()}
+        {
+            cause: " ".join(dict.fromkeys(o.what for o in group))
+            for cause, group in _by_cause(d).items()
+        }
         for d in (before, after)
     ]
     titles = {o.cause: o.title for d in (before, after) for o in d.observations}

@@ -7,19 +7,20 @@ is more than noise between steps.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Collection, Iterable
 
+from whyidle import gate
 from whyidle.comparison import Comparison, Line
-from whyidle.diagnosis import matches_cause
+from whyidle.diagnosis import Diagnosis, matches_cause
 from whyidle.errors import UsageError
-from whyidle.gate import Limit, check_known
+from whyidle.gate import Limit
 from whyidle.render.numerals import duration
 
 SLOWER = "slower"
 """The name of the limit on the step itself."""
 
-_LIMIT = re.compile(r"\s*(?P<what>[A-Za-z_][\w.]*)\s*>\s*(?P<percent>\d+(?:\.\d+)?)\s*%\s*")
+EXAMPLES = "'slower>5%', 'lost>5%' or 'data_loading>2%'"
 
 
 def parse_limits(texts: Iterable[str], causes: Collection[str]) -> list[Limit]:
@@ -27,19 +28,7 @@ def parse_limits(texts: Iterable[str], causes: Collection[str]) -> list[Limit]:
 
     Raises UsageError for text that is no limit and for an id that no cause has.
     """
-    return [_parse(text, causes) for text in texts]
-
-
-def _parse(text: str, causes: Collection[str]) -> Limit:
-    found = _LIMIT.fullmatch(text)
-    if not found:
-        raise UsageError(
-            f"--fail-on {text!r}: not a limit.\n"
-            "Write WHAT>PERCENT%, in quotes: 'slower>5%', 'lost>5%' or 'data_loading>2%'."
-        )
-    if found["what"] != SLOWER:
-        check_known(found["what"], causes, f"--fail-on {text!r}")
-    return Limit(found["what"], float(found["percent"]) / 100)
+    return gate.parse_limits(texts, causes, own=(SLOWER,), most=math.inf, examples=EXAMPLES)
 
 
 def exceeded(comparison: Comparison, limits: Iterable[Limit]) -> list[str]:
@@ -48,11 +37,18 @@ def exceeded(comparison: Comparison, limits: Iterable[Limit]) -> list[str]:
     Raises UsageError for a limit that is passed by figures of which nobody can tell whether they
     are more than noise: that is neither held nor broken.
     """
+    if comparison.same:
+        return []
     found = []
     for limit in limits:
         said = _slower(comparison, limit) if limit.what == SLOWER else _worse(comparison, limit)
         found += said
     return found
+
+
+def check_judged(after: Diagnosis, limits: Iterable[Limit], causes: Collection[str]) -> None:
+    """Raise UsageError for a limit on causes of which B can show none at all."""
+    gate.check_judged(after, [limit for limit in limits if limit.what != SLOWER], causes)
 
 
 def _slower(comparison: Comparison, limit: Limit) -> list[str]:
@@ -84,6 +80,9 @@ def _worse(comparison: Comparison, limit: Limit) -> list[str]:
     open_ = _grown(mine, "cannot tell") / base
     if sure + max(0.0, open_) > limit.share:
         raise _untold(limit, f"{limit.what} costs {open_:.1%} of a step more")
+    unseen = next((line for line in mine if line.after is None), None)
+    if unseen is not None:
+        raise _untold(limit, f"B does not show what “{unseen.title}” costs")
     return []
 
 

@@ -17,10 +17,14 @@ SCHEMA = "whyidle.comparison/1"
 Verdict = Literal["more than noise", "within noise", "cannot tell"]
 How = Literal["appeared", "vanished", "grew", "shrank", "same"]
 Unit = Literal["step", "share"]
+SeenBy = Literal["trace", "samples", "neither"]
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One of the two runs. ``steps`` are the interior steps that the tests look at."""
+    """One of the two runs. ``steps`` are the interior steps that the tests look at.
+
+    ``seen_by`` is what the seconds are from: a trace, samples alone, or neither, which has none.
+    """
 
     name: str
     whyidle: str
@@ -31,6 +35,7 @@ class Side(Record, frozen=True, kw_only=True):
     step_s: float | None
     shortest_s: float | None
     longest_s: float | None
+    seen_by: SeenBy = "trace"
 
 
 class StepTime(Record, frozen=True, kw_only=True):

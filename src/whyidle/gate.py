@@ -19,6 +19,8 @@ from whyidle.errors import UsageError
 EVERYTHING = "lost"
 """The name of the limit on all causes together."""
 
+EXAMPLES = "'lost>30%', 'data_loading>10%' or 'data_loading.loader_workers_too_few>5%'"
+
 _LIMIT = re.compile(r"\s*(?P<what>[A-Za-z_][\w.]*)\s*>\s*(?P<percent>\d+(?:\.\d+)?)\s*%\s*")
 
 
@@ -41,27 +43,38 @@ class Limit:
         return f"{self.what}>{self.share * 100:g}%"
 
 
-def parse_limits(texts: Iterable[str], causes: Collection[str]) -> list[Limit]:
+def parse_limits(
+    texts: Iterable[str],
+    causes: Collection[str],
+    *,
+    own: Collection[str] = (),
+    most: float = 1.0,
+    examples: str = EXAMPLES,
+) -> list[Limit]:
     """The limits that the user wrote; ``causes`` are the ids of all known causes.
 
-    Raises UsageError for text that is no limit and for an id that no cause has.
+    ``own`` are further names that a limit may be on, ``most`` is the largest share that makes
+    sense, ``examples`` are what a message shows. Raises UsageError for text that is no limit and
+    for an id that no cause has.
     """
-    return [_parse(text, causes) for text in texts]
+    found = []
+    for text in texts:
+        limit = _parsed(text, examples)
+        if limit.share > most:
+            raise UsageError(f"--fail-on {text!r}: a share is at most {most * 100:g}%.")
+        if limit.what not in own:
+            check_known(limit.what, causes, f"--fail-on {text!r}")
+        found.append(limit)
+    return found
 
 
-def _parse(text: str, causes: Collection[str]) -> Limit:
+def _parsed(text: str, examples: str) -> Limit:
     found = _LIMIT.fullmatch(text)
     if not found:
         raise UsageError(
-            f"--fail-on {text!r}: not a limit.\n"
-            "Write WHAT>PERCENT%, in quotes: 'lost>30%', 'data_loading>10%' "
-            "or 'data_loading.loader_workers_too_few>5%'."
+            f"--fail-on {text!r}: not a limit.\nWrite WHAT>PERCENT%, in quotes: {examples}."
         )
-    limit = Limit(found["what"], float(found["percent"]) / 100)
-    if limit.share > 1:
-        raise UsageError(f"--fail-on {text!r}: a share is at most 100%.")
-    check_known(limit.what, causes, f"--fail-on {text!r}")
-    return limit
+    return Limit(found["what"], float(found["percent"]) / 100)
 
 
 def check_known(what: str, causes: Collection[str], asked: str) -> None:

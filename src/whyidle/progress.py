@@ -8,6 +8,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from whyidle.render.plain import clean
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -43,16 +45,16 @@ class ReadingBar:
         progress = self._progress or self._start()
         task = self._tasks.get(path)
         if task is None:
-            task = self._tasks[path] = progress.add_task(
-                os.path.basename(path) or path, total=total
-            )
+            name = clean(os.path.basename(path) or path)
+            task = self._tasks[path] = progress.add_task(name, total=total)
         progress.update(task, completed=done, total=total)
 
     def _start(self) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-        columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn())
+        name = TextColumn("reading {task.description}", markup=False)
+        columns = (name, BarColumn(), DownloadColumn())
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._progress.start()
         return self._progress

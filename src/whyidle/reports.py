@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ import msgspec
 from whyidle.comparison import Comparison
 from whyidle.diagnosis import Diagnosis, write_whole
 from whyidle.errors import (
+    EvidenceError,
     NotFound,
     OutputError,
     UnknownEvidence,
@@ -96,64 +98,54 @@ def check_output(path: str, inputs: Sequence[str]) -> None:
         raise UsageError(f"-o {path}: is a folder.\nGive the name of a file in it.")
     if not target.parent.is_dir():
         raise UsageError(f"-o {path}: the folder {target.parent} does not exist.\nCreate it first.")
-    for source in inputs:
-        if target.exists() and Path(source).exists() and target.samefile(source):
+    for source in map(Path, inputs):
+        if target.exists() and source.exists() and _destroys(target, source):
             raise UsageError(f"-o {path}: would overwrite the evidence.\nGive another name.")
 
 
-def text_of(diagnosis: Diagnosis, format: str, *, on_terminal: bool) -> str:
-    """The diagnosis drawn in one of FORMATS; colour and real width only on a terminal."""
+def _destroys(target: Path, source: Path) -> bool:
+    """Whether ``target`` is the input or, where that is a folder, a file in it that is evidence.
+
+    An earlier report in that folder is none.
+    """
+    if target.samefile(source):
+        return True
+    if (
+        not source.is_dir()
+        or source.resolve() not in (target.parent.resolve() / target.name).parents
+    ):
+        return False
+    from whyidle.readers.finding import knowing
+    from whyidle.readers.source_bytes import head_of
+
+    try:
+        return knowing(target, head_of(target)) is not None
+    except EvidenceError:
+        return False
+
+
+_DIAGNOSED = {"markdown": "markdown", "html": "html", "terminal": "terminal"}
+_COMPARED = {"markdown": "compare_markdown", "html": "compare_page", "terminal": "compare_terminal"}
+"""Format -> the module of ``render`` that draws it; loaded when it is asked for."""
+
+
+def text_of(told: Diagnosis | Comparison, format: str, *, on_terminal: bool) -> str:
+    """What is told, drawn in one of FORMATS; colour and real width only on a terminal."""
     if format == "json":
-        from whyidle.render import json
-
-        return json.render(diagnosis)
-    if format == "markdown":
-        from whyidle.render import markdown
-
-        return markdown.render(diagnosis)
-    if format == "html":
-        from whyidle.render import html
-
-        return html.render(diagnosis)
-    from whyidle.render import terminal
-
-    return terminal.render(
-        diagnosis, width=columns(on_terminal), color=on_terminal and wants_color()
-    )
+        return told.to_json()
+    modules = _COMPARED if isinstance(told, Comparison) else _DIAGNOSED
+    draw = importlib.import_module(f"whyidle.render.{modules[format]}").render
+    if format == "terminal":
+        drawn = draw(told, width=columns(on_terminal), color=on_terminal and wants_color())
+    else:
+        drawn = draw(told)
+    return str(drawn)
 
 
-def deliver(diagnosis: Diagnosis, reports: Sequence[Report], *, quiet: bool) -> None:
-    """Draw and write every report of a diagnosis."""
+def deliver(told: Diagnosis | Comparison, reports: Sequence[Report], *, quiet: bool) -> None:
+    """Draw and write every report of a diagnosis or a comparison."""
     deliver_text(
-        lambda format, on_terminal: text_of(diagnosis, format, on_terminal=on_terminal),
-        reports,
-        quiet=quiet,
-    )
-
-
-def comparison_text(comparison: Comparison, format: str, *, on_terminal: bool) -> str:
-    """The comparison drawn in one of FORMATS; colour and real width only on a terminal."""
-    if format == "json":
-        return comparison.to_json()
-    if format == "markdown":
-        from whyidle.render import compare_markdown
-
-        return compare_markdown.render(comparison)
-    if format == "html":
-        from whyidle.render import compare_page
-
-        return compare_page.render(comparison)
-    from whyidle.render import compare_terminal
-
-    return compare_terminal.render(
-        comparison, width=columns(on_terminal), color=on_terminal and wants_color()
-    )
-
-
-def deliver_comparison(comparison: Comparison, reports: Sequence[Report], *, quiet: bool) -> None:
-    """Draw and write every report of a comparison."""
-    deliver_text(
-        lambda format, on_terminal: comparison_text(comparison, format, on_terminal=on_terminal),
+        lambda format, on_terminal: text_of(told, format, on_terminal=on_terminal),
         reports,
         quiet=quiet,
     )
@@ -232,18 +224,25 @@ def write_file(path: Path, text: str) -> None:
 
 
 def write_stdout(text: str) -> None:
-    """Print ``text``; a reader that has gone away (``| head``) is not an error."""
+    """Print ``text``; a reader that has gone away (``| head``) is not an error, a full disk is."""
     try:
         sys.stdout.write(_ended(text))
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise OutputError(
+                f"The report cannot be written ({error.strerror or error}).\n"
+                "Make room, or write it to a file elsewhere with -o."
+            ) from error
 
 
 def say(text: str) -> None:
     """A sentence for the user on stderr; silently lost when stderr is gone."""
+    from whyidle.render.plain import clean_block
+
     try:
-        sys.stderr.write(f"whyidle: {text}\n")
+        sys.stderr.write(f"whyidle: {clean_block(text)}\n")
         sys.stderr.flush()
     except OSError:
         pass

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli import tiny_trace
 from tests.cli.running import whyidle
+from tests.render.cases import sampled_only
 from whyidle.comparison import Comparison
 from whyidle.diagnosis import Diagnosis
 
@@ -133,3 +134,30 @@ def test_a_saved_diagnosis_of_before_there_were_tables_of_steps_is_read(
     done = whyidle("compare", *old)
     assert done.returncode == 0, done.stderr
     assert "2.00x as fast" in done.stdout
+
+
+def test_a_limit_on_what_b_cannot_show_does_not_pass(slow: Path, fast: Path) -> None:
+    limit = "memory.allocator_retries>1%"
+    done = whyidle("compare", slow, fast, "--fail-on", limit, "-q")
+    assert done.returncode == 2
+    assert "cannot show memory.allocator_retries" in done.stderr
+
+
+def test_a_limit_does_not_pass_where_b_does_not_show_what_a_lost(
+    slow: Path, fast: Path, tmp_path: Path
+) -> None:
+    saved = tmp_path / "saved.json"
+    assert whyidle("diagnose", fast, "-o", saved, "-q").returncode == 0
+    told = json.loads(saved.read_text(encoding="utf-8"))
+    told["not_judged"].append({"cause": LOADER, "missing": ["x"], "record_with": "y"})
+    saved.write_text(json.dumps(told), encoding="utf-8")
+    done = whyidle("compare", slow, saved, "--fail-on", "lost>5%", "-q")
+    assert done.returncode == 2
+    assert "B does not show what “Waiting for the data loader” costs" in done.stderr
+
+
+def test_equal_runs_without_steps_pass_every_limit(tmp_path: Path) -> None:
+    saved = tmp_path / "sampled.json"
+    saved.write_text(sampled_only().to_json(), encoding="utf-8")
+    done = whyidle("compare", saved, saved, "--fail-on", "lost>5%", "-q")
+    assert done.returncode == 0, done.stderr

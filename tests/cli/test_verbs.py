@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli import tiny_trace
 from tests.cli.running import environment, plug_in, whyidle
+from whyidle import progress
 from whyidle.diagnosis import Diagnosis
 
 LOADER = "data_loading.loader_workers_too_few"
@@ -293,7 +294,7 @@ def test_a_closed_pipe_is_quiet_and_keeps_the_exit_code(trace: Path) -> None:
 def test_a_terminal_gets_colour_unless_no_color_is_set(
     trace: Path, no_color: str, colored: bool
 ) -> None:
-    code, shown = on_terminal(["diagnose", str(trace)], no_color=no_color)
+    code, shown = on_terminal(["diagnose", str(trace), "-q"], no_color=no_color)
     assert code == 0
     assert ("\x1b[" in shown) is colored
     assert "loader" in shown
@@ -346,3 +347,51 @@ def test_a_folder_of_one_trace_is_the_run_in_it(trace: Path) -> None:
     one, other = Diagnosis.from_json(alone.stdout), Diagnosis.from_json(folder.stdout)
     assert one.devices == other.devices
     assert one.ledger == other.ledger
+
+
+def test_no_output_may_overwrite_evidence_in_the_folder_that_was_named(trace: Path) -> None:
+    kept = trace.read_bytes()
+    done = whyidle("diagnose", trace.parent, "-o", trace)
+    assert done.returncode == 2 and "overwrite the evidence" in done.stderr
+    assert trace.read_bytes() == kept
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.md", "report.html", "report.txt"])
+def test_an_earlier_report_in_that_folder_may_be_replaced(trace: Path, name: str) -> None:
+    for _ in range(2):
+        done = whyidle("diagnose", trace.parent, "-o", trace.parent / name)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_behind_stdout_is_a_sentence() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "whyidle", "explain"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("whyidle: The report cannot be written")
+    assert done.stderr.count("\n") == 2
+
+
+def test_a_name_that_looks_like_markup_passes_the_progress_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.ReadingBar(quiet=False) as bar:
+        bar("traces/[red]\x1b]0;title\x07.json", 1, 2)
+    shown = capsys.readouterr().err
+    assert "[red]" in shown and "\x1b]0" not in shown and "\x07" not in shown
+
+
+def test_an_error_about_a_file_cannot_steer_the_terminal() -> None:
+    done = whyidle("diagnose", "\x1b[31mred\x07\u202e.json")
+    assert done.returncode == 2
+    assert not any(letter in done.stderr for letter in "\x1b\x07\u202e")

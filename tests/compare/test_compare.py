@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.compare.training import training
@@ -194,3 +195,32 @@ def test_signs_without_seconds_are_new_gone_or_as_before() -> None:
     assert [(s.before is None, s.after is None) for s in gone.signs] == [(False, True)] * 2
     assert compare(both, both, ("a", "a")).same
     assert not gone.same
+
+
+def test_steps_that_took_no_time_are_no_steps_to_compare() -> None:
+    told = diagnose(training(seed=1))
+    empty = [msgspec.structs.replace(cost, step_s=0.0) for cost in told.step_costs]
+    odd = msgspec.structs.replace(told, step_costs=empty)
+    for sides in ((odd, told), (told, odd)):
+        found = compare(*sides, ("a", "b"))
+        assert found.step is None and found.unit == "share"
+
+
+def test_a_side_without_device_time_has_no_figures_rather_than_zeros() -> None:
+    from tests.render.cases import signs_only
+
+    told = diagnose(training(seed=1))
+    found = compare(signs_only(), told, ("a", "b"))
+    assert (found.before.seen_by, found.after.seen_by) == ("neither", "trace")
+    assert found.states == []
+    assert found.causes and all(x.before is None and x.change is None for x in found.causes)
+
+
+def test_equal_signs_of_several_places_are_told_once() -> None:
+    from tests.render.building import diagnosis as told
+    from tests.render.cases import signs_only
+
+    some = signs_only()
+    twice = msgspec.structs.replace(some, observations=[*some.observations, *some.observations])
+    found = compare(twice, told([], []), ("a", "b"))
+    assert [s.before for s in found.signs] == [o.what for o in some.observations]

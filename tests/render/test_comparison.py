@@ -12,7 +12,7 @@ from tests.render.cases import HOSTILE as NAMES
 from tests.render.page_reader import Page
 from whyidle.compare import compare
 from whyidle.comparison import Comparison, Difference
-from whyidle.render import compare_markdown, compare_page, compare_terminal
+from whyidle.render import compare_markdown, compare_page, compare_terminal, compared
 
 HOSTILE = " ".join(NAMES)
 SLOWER = {**ORDINARY, "data_loading.loader_workers_too_few": gaussian(0.060, 0.05)}
@@ -107,3 +107,39 @@ def test_what_is_within_noise_is_said_to_be_no_difference() -> None:
 def test_too_few_steps_are_said_to_be_too_few() -> None:
     text = " ".join(compare_terminal.render(sides_of("few"), width=110, color=False).split())
     assert "steps before and 3 after are too few to tell that from noise" in text
+
+
+def test_a_trace_and_samples_are_not_set_side_by_side_in_the_headline() -> None:
+    found = sides_of("slower")
+    sampled = msgspec.structs.replace(found.after, seen_by="samples", step_s=None)
+    apart = msgspec.structs.replace(found, unit="share", step=None, after=sampled)
+    first = compared.sentences(apart)[0]
+    assert first == (
+        "The two cannot be set side by side: the run before was traced, the one after only sampled."
+    )
+
+
+def test_one_step_is_no_range_and_no_plural() -> None:
+    found = sides_of("few")
+    assert found.step is not None
+    side = msgspec.structs.replace(found.before, steps=1)
+    step = msgspec.structs.replace(found.step, before=found.step.before[:1])
+    assert "1 interior step of " in compared.side(side)
+    said = compared.sentences(msgspec.structs.replace(found, step=step))[0]
+    assert "but 1 step before and 3 after are too few" in said
+
+
+def test_causes_that_one_side_does_not_show_share_one_note() -> None:
+    found = sides_of("slower")
+    why = "not judged after: its recording does not show it"
+    blind = [msgspec.structs.replace(line, note=why) for line in found.causes]
+    told = compared.remarks(msgspec.structs.replace(found, causes=blind, notes=["n"]))
+    assert told[0] == "n" and len(told) == 2 and told[1].endswith(why)
+    assert all(line.title in told[1] for line in blind)
+
+
+def test_a_phone_shows_the_change_and_the_verdict_beside_each_cause() -> None:
+    page = Page(compare_page.render(sides_of("slower")))
+    kinds = [found.get("class", "") for found in page.having("section")]
+    assert {"compared causes", "compared states", "compared kernels"} <= set(kinds)
+    assert ".compared tr" in page.styles[0]

@@ -154,6 +154,13 @@ def test_without_a_timeline_there_is_no_track(tmp_path: Path) -> None:
         perfetto.write(CASES["healthy"](), tmp_path / "trace.json", tmp_path / "out.json")
 
 
+def test_an_origin_that_is_no_instant_is_a_sentence(tmp_path: Path) -> None:
+    found = loader_bound()
+    window = msgspec.structs.replace(found.window, origin_ns="yesterday")
+    with pytest.raises(OutputError, match="no instant"):
+        written(tmp_path, '{"traceEvents": []}', msgspec.structs.replace(found, window=window))
+
+
 def test_the_trace_of_another_rank_is_refused_with_the_right_one_named(tmp_path: Path) -> None:
     timeline = loader_bound().timeline
     assert timeline is not None

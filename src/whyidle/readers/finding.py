@@ -32,6 +32,9 @@ BUILT_IN = {
 }
 """Ours, for a source tree whose package metadata is not installed."""
 
+OWN_REPORT = b"### whyidle: "
+"""How our Markdown begins, which quotes commands and readings: it is never evidence."""
+
 LOOK_LIMIT = 2000
 """Files looked at in a folder and below before giving up."""
 
@@ -73,6 +76,8 @@ def readers() -> dict[str, Reader]:
 
 def knowing(path: Path, head: bytes) -> Reader | None:
     """The reader that knows the file, ours asked first; None when none does."""
+    if head.startswith(OWN_REPORT):
+        return None
     for module in BUILT_IN.values():
         reader = cast(Reader, import_module(module))
         if reader.sniff(path, head):

@@ -25,7 +25,7 @@ def render(comparison: Comparison) -> str:
         blocks += [_lines(comparison), _states(comparison), _kernels(comparison)]
         blocks += [_signs(comparison), _differences(comparison)]
         blocks.append(f"<sub>{text(compared.HOW_SURE)}</sub>")
-    notes = [*comparison.notes, *(f"{c.title}: {c.note}" for c in comparison.causes if c.note)]
+    notes = compared.remarks(comparison)
     if notes:
         blocks.append("Notes:\n\n" + "\n".join(f"- {text(note)}" for note in notes[:_ROWS]))
     return "\n\n".join(block.strip() for block in blocks if block.strip()) + "\n"

@@ -13,6 +13,8 @@ from whyidle.render.plain import clean, elide
 _STYLES = ("theme.css", "parts.css", "findings.css", "outlook.css", "compare.css", "media.css")
 _CAUSES = 40
 _KERNELS = 60
+_COMPARED = ("causes", "states", "kernels")
+"""Sections whose rows a phone shows as small blocks."""
 _CHIPS = {"more than noise": "is-sure", "within noise": "is-noise", "cannot tell": "is-open"}
 
 
@@ -191,7 +193,8 @@ def _words() -> str:
 
 
 def _section(name: str, title: str, inside: str) -> str:
+    kind = f' class="compared {name}"' if name in _COMPARED else ""
     return (
-        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{esc(title)}</h2>'
+        f'<section{kind} aria-labelledby="{name}-title"><h2 id="{name}-title">{esc(title)}</h2>'
         f"{inside}</section>"
     )

@@ -126,8 +126,7 @@ def _draw_differences(page: Lines, comparison: Comparison) -> None:
 
 
 def _draw_notes(page: Lines, comparison: Comparison) -> None:
-    notes = list(comparison.notes)
-    notes += [f"{line.title}: {line.note}" for line in comparison.causes if line.note]
+    notes = compared.remarks(comparison)
     if notes:
         page.heading("Notes")
         for note in notes[:_ROWS]:

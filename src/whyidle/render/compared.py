@@ -72,8 +72,10 @@ def side(found: Side) -> str:
     ]
     if found.step_s is None or found.shortest_s is None or found.longest_s is None:
         return " · ".join([*parts, f"{duration(found.wall_s)} of device time, no steps marked"])
-    spread = f"{duration(found.shortest_s)} to {duration(found.longest_s)}"
     steps = count(found.steps, "interior step")
+    if found.steps == 1:
+        return " · ".join([*parts, f"{steps} of {duration(found.step_s)}"])
+    spread = f"{duration(found.shortest_s)} to {duration(found.longest_s)}"
     return " · ".join([*parts, f"{steps}, median {duration(found.step_s)} ({spread})"])
 
 
@@ -112,7 +114,7 @@ def _step_sentence(step: StepTime) -> str:
         return f"{said}: no difference beyond the noise between steps ({steps})."
     said = f"A step takes {after} instead of {before}: {factor(step)}"
     if step.verdict == "cannot tell":
-        few = f"{len(step.before)} steps before and {len(step.after)} after"
+        few = f"{count(len(step.before), 'step')} before and {len(step.after)} after"
         return f"{said}, but {few} are too few to tell that from noise."
     return f"{said}. That is more than the noise between steps ({steps})."
 
@@ -128,7 +130,16 @@ def factor(step: StepTime) -> str:
     return f"{told[0]:.2f}x {word}{between}"
 
 
+_SEEN = {"trace": "traced", "samples": "only sampled", "neither": "seen without device time"}
+
+
 def _share_sentence(comparison: Comparison) -> str:
+    kinds = [comparison.before.seen_by, comparison.after.seen_by]
+    if kinds[0] != kinds[1]:
+        told = f"the run before was {_SEEN[kinds[0]]}, the one after {_SEEN[kinds[1]]}"
+        return f"The two cannot be set side by side: {told}."
+    if kinds[0] == "neither":
+        return "No device time was recorded on either side, so only signs can be compared."
     lost = [
         sum(getattr(line, when) or 0.0 for line in comparison.causes)
         for when in ("before", "after")
@@ -137,6 +148,15 @@ def _share_sentence(comparison: Comparison) -> str:
     if not comparison.causes:
         return "No steps to compare, and no cause lost any time on either side."
     return f"No steps to compare: {old} of the time was lost before, {new} after."
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """The notes; causes of which one side shows nothing stand together."""
+    groups: dict[str, list[str]] = {}
+    for line in comparison.causes:
+        if line.note:
+            groups.setdefault(line.note, []).append(f"“{line.title}”")
+    return [*comparison.notes, *(f"{', '.join(who)}: {why}" for why, who in groups.items())]
 
 
 def _cause_sentence(line: Line, comparison: Comparison) -> str:

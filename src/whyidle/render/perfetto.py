@@ -125,6 +125,11 @@ def _checked_timeline(diagnosis: Diagnosis, trace: Path, out: Path) -> Timeline:
             "This diagnosis has no timeline, so there is no track to write.\n"
             "Diagnose the trace again and render the new result."
         )
+    if not diagnosis.window.origin_ns.removeprefix("-").isdecimal():
+        raise OutputError(
+            f"This diagnosis counts from {clean(diagnosis.window.origin_ns)[:40]!r}, which is no "
+            "instant.\nDiagnose the trace again and render the new result."
+        )
     if not trace.is_file():
         raise OutputError(f"{trace}: no such file.\nGive the trace that was diagnosed.")
     if out.exists() and out.samefile(trace):

@@ -146,6 +146,9 @@ def _untimed_sentences(diagnosis: Diagnosis) -> list[str]:
             f"what {it} cost is not known."
         )
         found.append(f"The first: “{clean(signs[0].title)}”.")
+    if not found and any(source.events for source in diagnosis.sources):
+        said = "the evidence holds no device time, so no seconds could be judged"
+        return [f"No sign of trouble was seen; {said}."]
     return found or ["Nothing could be judged: the evidence holds no device time."]
 
 
@@ -257,6 +260,16 @@ def places(finding: Finding, diagnosis: Diagnosis) -> list[tuple[str, float]]:
 def caution(remedy: Remedy) -> str | None:
     """Why a remedy may change results; None for a safe one."""
     return None if remedy.safe else f"not safe for every job: {clean(remedy.why_safe)}"
+
+
+def lacking(group: Recording, most: int) -> str:
+    """What a recording would show, as much of it as fits in ``most`` characters."""
+    names = list(group.missing)
+    said = "; ".join(names)
+    while len(said) > most and len(names) > 1:
+        names = names[:-1]
+        said = f"{'; '.join(names)} and {len(group.missing) - len(names)} more"
+    return elide(said, most) or "a recording"
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from whyidle.render.plain import clean, elide
 _LEVELS = "▁▂▃▄▅▆▇█"
 _UNKNOWN = "·"
 _UUID = 12
+_WORTH_SAYING = 0.1
 
 
 def name(device: JobDevice) -> str:
@@ -45,6 +46,9 @@ def sentence(job: JobLedger) -> str:
         f"{about(job.lost_s / job.wall_s)} was lost" if job.lost_s > 0 else "no rule found a loss"
     )
     said = f"{who} busy for {about(job.busy_s / job.wall_s)} of {whole}; {lost}."
+    if job.unexplained_s >= _WORTH_SAYING * job.wall_s:
+        idle = "it was idle" if many == 1 else "they were idle"
+        said += f" For {about(job.unexplained_s / job.wall_s)} no rule knows why {idle}."
     if job.unknown_s > 0:
         said += f" For {about(job.unknown_s / job.wall_s)} there is no reading."
     return said
