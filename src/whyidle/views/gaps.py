@@ -55,10 +55,11 @@ def pieces(states: States) -> Pieces:
     start, end = cut(states.sets[EMPTY], states.start[states.end == states.start])
     group = states.axis.group_of(start)
     found = np.searchsorted(states.start, end, side="left")
-    at = np.minimum(found, max(states.start.size - 1, 0))
-    ends_here = (
-        (found < states.start.size) & (states.start[at] == end) if states.start.size else found < 0
-    )
+    if not states.start.size:  # a run without a device: nothing ends what is empty
+        nothing = np.full(start.size, -1, dtype=np.intp)
+        return Pieces(start, end, group, nothing, nothing, nothing >= 0, start, end, nothing)
+    at = np.minimum(found, states.start.size - 1)
+    ends_here = (found < states.start.size) & (states.start[at] == end)
     ender = np.where(ends_here, at, -1)
     work = states.work
     linked = (ender >= 0) & work["launch"].is_not_null().to_numpy()[at]
