@@ -1,9 +1,11 @@
 """How well the replay of *no change* meets the recorded step, and predictions against real pairs.
 
-``python benchmarks/replay.py [--json FILE] [--pair BEFORE AFTER ...]``
+``python benchmarks/replay.py [--json FILE] [--pair BEFORE AFTER ...] [--recorded FOLDER]``
 
 Every trace of the real evidence and of ``examples/traces`` with at least three steps is replayed;
-the tables are those of ``docs/gain.md``. ``--pair`` adds pairs of your own recordings.
+the tables are those of ``docs/gain.md``. ``--pair`` adds pairs of your own recordings,
+``--recorded`` all of a folder: ``NAME`` and ``NAME_fixed`` as ``examples/train`` records them. Each
+pair of a known script is also predicted with its own recordings left out (``left_out.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 import numpy as np  # noqa: E402
 
 import whyidle  # noqa: E402
+from benchmarks import left_out  # noqa: E402
 from whyidle.diagnosis import Diagnosis  # noqa: E402
 from whyidle.errors import WhyidleError  # noqa: E402
 from whyidle.gain.effects import unchanged  # noqa: E402
@@ -179,11 +182,23 @@ def known_pairs() -> list[tuple[Path, Path]]:
     return found
 
 
+def recorded_pairs(folder: Path) -> list[tuple[Path, Path]]:
+    """Every ``NAME`` (file or folder) that has a ``NAME_fixed`` beside it."""
+    found = []
+    for before in sorted(folder.iterdir()):
+        name, dot, ending = before.name.partition(".")
+        after = folder / f"{name}_fixed{dot}{ending}"
+        if after.exists():
+            found.append((before, after))
+    return found
+
+
 def main() -> None:
     """Replay everything and print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="write the rows here as well")
     parser.add_argument("--pair", nargs=2, type=Path, action="append", default=[])
+    parser.add_argument("--recorded", type=Path, help="a folder of pairs NAME and NAME_fixed")
     chosen = parser.parse_args()
     rows = []
     for path in candidates():
@@ -201,6 +216,9 @@ def main() -> None:
     pairs = [*known_pairs(), *((before, after) for before, after in chosen.pair)]
     told = [row for row in (pair_row(*pair) for pair in pairs) if row is not None]
     print("\n" + pair_table(told))
+    pairs += recorded_pairs(chosen.recorded) if chosen.recorded else []
+    paces = [left_out.paced(*pair, judged, pair[0].name.partition(".")[0]) for pair in pairs]
+    print("\n" + left_out.table(left_out.left_out(p for p in paces if p is not None)))
     if chosen.json:
         whole = {"replay": [asdict(r) for r in rows], "pairs": [asdict(p) for p in told]}
         chosen.json.write_text(json.dumps(whole, indent=1) + "\n")

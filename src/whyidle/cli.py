@@ -20,8 +20,8 @@ from whyidle.errors import UsageError, WhyidleError
 FINE, ABOVE_LIMIT, USAGE, BUG, INTERRUPTED = 0, 1, 2, 3, 130
 
 SUMMARY = (
-    "Why is the GPU idle? Reads a PyTorch profiler trace and says where every second of GPU time "
-    "went, why, and what to change."
+    "Why is the GPU idle? Reads what was recorded of a job and says where every second of GPU time "
+    "went, why, what to change, and what that would gain."
 )
 EPILOG = (
     "Start with: whyidle diagnose trace.json.gz. Exit codes: 0 fine, 1 a limit of --fail-on was "
@@ -128,8 +128,9 @@ def _add_diagnose(verb: AddVerb) -> None:
         "diagnose",
         _diagnose,
         "where the GPU time of a recorded run went, why, and what to do",
-        "Read the evidence of one run (PyTorch profiler traces) and say where every second of "
-        "GPU time went, why, and what to do. Several paths, or a folder, are the ranks of one job.",
+        "Read the evidence of one run (profiler traces, exports, dumps, readings) and say where "
+        "every second of GPU time went, why, what to do, and what that would gain. Several paths, "
+        "or a folder, are the ranks of one job.",
     )
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a trace, or a folder of them")
     _add_output(parser, REPORT_FORMATS)

@@ -364,7 +364,11 @@ class Crashed(Record, frozen=True, kw_only=True):
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """Where every second of every device went, why, and what to do."""
+    """Where every second of every device went, why, and what to do.
+
+    ``no_gain`` tells in one sentence why no remedy has a gain; null where one has, or where there
+    is nothing to gain from.
+    """
 
     schema: str = SCHEMA
     whyidle: str
@@ -377,6 +381,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     observations: list[Observation] = []
     plan: Plan | None = None
     replay: Replay | None = None
+    no_gain: str | None = None
     timeline: Timeline | None = None
     step_costs: list[StepCost] = []
     kernels: Kernels | None = None

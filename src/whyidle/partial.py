@@ -92,6 +92,7 @@ def merged(partials: Sequence[Partial]) -> Diagnosis:
         observations=list(job.observations),
         plan=gains.plan,
         replay=gains.replay,
+        no_gain=gains.reason,
         timeline=recoloured(job, settled.alone),
         step_costs=step_costs(
             job.step_states,

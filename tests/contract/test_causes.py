@@ -131,7 +131,7 @@ def test_its_remedies_have_all_their_fields(cause: Cause) -> None:
 
 
 @each_cause
-def test_its_gain_is_ordered_and_never_above_its_loss(cause: Cause) -> None:
+def test_its_gain_is_ordered_and_above_its_loss_by_the_pace_of_the_rest_alone(cause: Cause) -> None:
     found = finding(cause)
     (device, *_) = example(cause.id)[2].devices
     gains = [remedy.gain for remedy in found.remedies if remedy.gain is not None]
@@ -141,7 +141,8 @@ def test_its_gain_is_ordered_and_never_above_its_loss(cause: Cause) -> None:
         assert steps_s in (sorted(steps_s), sorted(steps_s, reverse=True))
         assert device.step_s is not None
         steps = max(len(device.steps), 1)
-        assert (device.step_s - min(steps_s)) * steps <= found.lost_s * 1.01
+        rest_s = max(device.step_s * steps - found.lost_s, 0.0)
+        assert (device.step_s - min(steps_s)) * steps <= found.lost_s * 1.01 + 0.2 * rest_s
     assert all(isinstance(remedy.safe, bool) for remedy in found.remedies)
 
 

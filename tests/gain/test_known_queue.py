@@ -12,7 +12,7 @@ from tests.contract import runs
 from tests.gain import queue_model as queue
 from tests.gain.queue_model import Step
 from whyidle import diagnose
-from whyidle.diagnosis import Diagnosis, Finding, Gain
+from whyidle.diagnosis import Diagnosis, Finding, Gain, LedgerRow
 from whyidle.gain.effects import HIGH, changes, unchanged
 from whyidle.gain.predict import Replayable, begins, predict
 from whyidle.model import Evidence
@@ -111,8 +111,19 @@ def test_gains_are_ordered_and_a_plan_is_no_worse_than_its_best_part(steps: list
     ]
     assert predicted.mid <= min(part.step_s_mid for part in parts) + 1e-12
     assert predicted.high <= predicted.mid <= predicted.low
-    lost = sum(row.lost_s for row in said.ledger) / len(device.steps)
-    assert device.step_s - predicted.high <= lost + 1e-9
+    kinds = {
+        remedy.effect.get("kind")
+        for finding in said.findings
+        for remedy in finding.remedies
+        if (finding.cause, remedy.what) in chosen
+    }
+    if kinds & {"batch_scaled", "kernels_scaled"}:
+        return  # these take work from the device, or count it for more samples
+    busy = min(sum(length for _, length in step.kernels) for step in steps) / 1e6
+    claimed = sum(lost_in_kernels(row) for row in said.ledger)
+    inner = queue.timed(steps).steps[1:-1]  # what is sporadic is told in terms of their mean
+    usual = min(device.step_s * 1e6 * len(inner) / sum(inner), 1.0)
+    assert predicted.high >= 0.95 * usual * (busy - claimed), "the device has all its work to do"
     assert len({cause for cause, _ in chosen}) == len(chosen), "one remedy per cause"
 
 
@@ -155,6 +166,11 @@ def test_two_steps_are_too_few_to_test_the_replay_on() -> None:
     said = diagnose(queue.timed([Step(900, ((20, 80), (10, 300)), waits=True)] * 2).evidence)
     assert said.replay is None
     assert only_gain(said, CAUSE["loader_wait_removed"]).speedup_mid > 1.5
+
+
+def lost_in_kernels(row: LedgerRow) -> float:
+    """Seconds of a ledger row that were lost while the device computed."""
+    return row.lost_s if row.state == "compute" else 0.0
 
 
 def gains(findings: list[Finding]) -> list[Gain]:

@@ -84,7 +84,7 @@ def findings(draw: st.DrawFn, wall_s: float) -> Any:
         draw(CAUSES),
         draw(TEXT),
         draw(SECONDS),
-        wall_s or 1.0,
+        max(wall_s, 1e-9),  # a share must be a number
         draw(LEVELS),
         ledger=draw(st.sampled_from(["window", "job"])),
         job_cost_s=draw(st.none() | SECONDS),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from rich.cells import cell_len
 
+from tests.render.building import diagnosis, job_of, one_source
 from tests.render.cases import (
     CASES,
     cpu_run,
@@ -18,9 +19,10 @@ from tests.render.cases import (
     many_ranks,
     mostly_unrecorded,
     nothing_recorded,
+    sampled_only,
 )
 from whyidle.diagnosis import Diagnosis
-from whyidle.render import terminal
+from whyidle.render import phrases, terminal
 from whyidle.render.plain import elide, reads_as_code, shortened
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -167,3 +169,22 @@ def test_a_long_text_is_cut_between_sentences_or_words() -> None:
 def test_a_long_name_keeps_its_beginning_and_its_end() -> None:
     assert elide("abcdefghijklmnopqrstuvwxyz", 10) == "abcdef…xyz"
     assert elide("short", 10) == "short"
+
+
+def test_idle_time_of_sampled_gpus_that_no_rule_explains_is_said() -> None:
+    job = job_of([(1000.0, 0.5, 30.0)], "scheduling.gpu_left_idle", shares=[0.5])
+    assert "For 42% no rule knows why it was idle." in flat(diagnosis([], [], job=job))
+    assert "no rule knows why" not in flat(sampled_only())
+
+
+def test_readings_without_seconds_and_without_a_sign_are_not_called_nothing() -> None:
+    snapshot = diagnosis([], [], sources=[one_source("one.xml", events=40)])
+    assert "No sign of trouble was seen; the evidence holds no device time" in flat(snapshot)
+    assert "Nothing could be judged" in flat(nothing_recorded())
+
+
+def test_a_recording_that_would_show_much_names_some_of_it_and_counts_the_rest() -> None:
+    missing = tuple(f"table number {i}" for i in range(12))
+    said = phrases.lacking(phrases.Recording(missing, "how", ("a.b",)), 60)
+    assert said == "table number 0; table number 1; table number 2 and 9 more"
+    assert phrases.lacking(phrases.Recording((), "how", ("a.b",)), 60) == "a recording"

@@ -22,6 +22,7 @@ from whyidle.ledger import Ledger
 from whyidle.model import CPU_DEVICE
 from whyidle.views import Views
 from whyidle.views.activity import COMMUNICATION
+from whyidle.views.cpu_use import cpu_read, jobs
 
 __all__ = ["Predicted", "Replayable", "lost_on", "predict", "replayable"]
 
@@ -44,7 +45,21 @@ def replayable(views: Views, ledger: Ledger, window: int | None = None) -> Repla
     here = mine.filter(pl.col("source") == model.source).sort("start_ns")
     took = ((here["end_ns"] - here["start_ns"]) / 1e9).to_numpy()
     step_s = float(np.median(took[1:-1] if took.size >= 4 else took))
-    return Replayable(_slim(model), marks, exposed, mine.height, step_s, float(took.mean()))
+    mean_s = float(took.mean())
+    return Replayable(_slim(model), marks, exposed, mine.height, step_s, mean_s, _cpus(views))
+
+
+def _cpus(views: Views) -> float | None:
+    """CPUs that each process of the only job may use, or of the only machine; None otherwise."""
+    if not cpu_read(views.evidence):
+        return None
+    read = jobs(views)
+    ranks = max(int(views.windows["rank"].n_unique()), 1)
+    for name in ("cpus", "machine"):
+        told = read[name].drop_nulls()
+        if read.height == 1 and told.len() == 1 and told[0] > 0:
+            return float(told[0]) / ranks
+    return None
 
 
 def _slim(model: Model) -> Model:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from whyidle.gain.competition import COMPETING, fastest_ns, workers_for
 from whyidle.gain.device_chains import LONGEST_LATENCY_NS
 from whyidle.gain.graph import Model
 from whyidle.gain.host_chains import RETURN
@@ -28,10 +29,11 @@ Flags = npt.NDArray[np.bool_]
 
 HIGH, MID, LOW = 0, 1, 2
 STRENGTH: dict[str, tuple[float, float, float]] = {
-    "spans": (1.0, 0.95, 0.75),
+    "spans": (1.0, 1.0, 0.98),
     "launches": (1.0, 0.75, 0.4),
-    "graph": (1.0, 0.85, 0.5),
-    "kernels": (1.0, 0.7, 0.35),
+    "rewritten": (1.0, 0.95, 0.8),
+    "graph": (1.0, 0.97, 0.9),
+    "kernels": (1.0, 0.85, 0.6),
     "copies": (1.0, 0.8, 0.5),
     "communication": (1.0, 0.6, 0.25),
     "balance": (1.0, 0.8, 0.5),
@@ -41,10 +43,15 @@ STRENGTH: dict[str, tuple[float, float, float]] = {
 }
 """Per family of effects the part that takes hold at the high, mid and low end of the gain."""
 
-CONTENTION = (1.0, 1.2, 1.5)
-"""How much slower the training process runs on the host once workers compete with it."""
-WORKERS = 4
-"""Loader processes that are assumed where the effect names none."""
+REWRITTEN = 0.2
+"""Launches that shrink to this or less are a known rewrite (fused optimizers, a loop made one
+operator), not an estimate of what could be merged."""
+PINNED = (0.4, 1.0, 1.4)
+"""How far the time of pinned copies may lie from ``factor``, by the bus and the host's memory;
+judgement."""
+LEAST_KERNEL_NS = 2_000.0
+"""What a kernel takes that does next to nothing: in three recorded traces the shortest twentieth of
+the kernels ends at 1.6 to 1.7 us, the shortest tenth at 1.8 to 2.2 us."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,20 @@ def _shrunk(effect: dict[str, Any], otherwise: float) -> float:
     return min(_factor(effect, otherwise), 1.0)
 
 
+def removed_share(model: Model, change: Change) -> float:
+    """The part (0..1) of the steps' time that a change takes out of host threads.
+
+    Program that goes, and calls whose wait for the device goes.
+    """
+    chains = model.chains
+    gone = chains.work * (1.0 - np.minimum(change.keep, 1.0))
+    waits = model.graph.edges.to[change.dropped]
+    waits = np.unique(waits[waits < model.hosts])
+    gone[waits] = np.maximum(chains.work[waits] - model.graph.work[waits] * change.keep[waits], 0)
+    whole = float((model.steps[:, 1] - model.steps[:, 0]).sum())
+    return min(float(gone.sum()) / whole, 1.0) if whole > 0 else 0.0
+
+
 def _cut(model: Model, cells: Index, ns: npt.NDArray[np.floating[Any]]) -> Change:
     """Takes so many ns out of each cell."""
     program = np.bincount(model.chains.cells.node[cells], weights=ns, minlength=model.hosts)
@@ -144,8 +165,14 @@ def _without_waits(model: Model, nodes: Index, part: float, change: Change) -> C
 
 
 def _spans(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
-    """Host spans and claimed device work go, or shrink to ``factor``."""
-    part = STRENGTH["spans"][end] * (1.0 - _shrunk(effect, 0.0))
+    """Host spans and claimed device work go, or shrink to ``factor``.
+
+    What is left to every so many steps is in no usual step; the low end keeps its mean.
+    """
+    factor = _shrunk(effect, 0.0)
+    if _number(effect, "every", 1.0) >= 3 and end != LOW:
+        factor = 0.0
+    part = STRENGTH["spans"][end] * (1.0 - factor)
     cells = model.chains.cells
     ns = np.zeros(cells.length.size)
     ns[marks.timed] = marks.timed_ns
@@ -177,12 +204,33 @@ def _loader(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Cha
     if share < 1.0 or not model.loads_itself:
         part = share * STRENGTH["loader"][end]
         return _cut(model, at, cells.length[at] * part)
-    slower = CONTENTION[end]
-    workers = max(_number(effect, "workers", WORKERS), 1.0)
-    load = float(np.median(model.per_step_ns(at)[model.interior()]))
-    floor = {HIGH: 0.0, MID: load * slower / workers, LOW: load * slower / max(workers / 2, 1)}[end]
+    load, rest = _load_and_rest(model, at)
+    cpus = _number(effect, "cpus", 0.0) or None
+    workers = _number(effect, "workers", 0.0) or workers_for(load, rest, cpus) or 1
+    floor = fastest_ns(load, rest, max(workers, 1.0), cpus)[end]
     cut = _cut(model, at, cells.length[at].astype(np.float64))
-    return Change(cut.keep, cut.scale, cut.sooner, cut.dropped, slower, floor)
+    return Change(cut.keep, cut.scale, cut.sooner, cut.dropped, COMPETING[end], floor)
+
+
+def _load_and_rest(model: Model, loading: Index) -> tuple[float, float]:
+    """Of the usual step, ns that the stepping thread builds a batch, and ns of all the rest."""
+    load = float(np.median(model.per_step_ns(loading)[model.interior()]))
+    return load, max(model.measured_s * 1e9 - load, 0.0)
+
+
+def suggested_workers(model: Model, cpus: float | None) -> tuple[int, float, float] | None:
+    """How many workers keep up with the step, seconds to build a batch, seconds of the rest.
+
+    None where the stepping process does not build its batches itself, so that nothing tells how
+    long one takes.
+    """
+    if not model.loads_itself:
+        return None
+    cells = model.chains.cells
+    at = np.flatnonzero(np.isin(cells.activity, codes("loader", "loader_restart")))
+    load, rest = _load_and_rest(model, at)
+    workers = workers_for(load, rest, cpus)
+    return None if workers is None else (workers, load / 1e9, rest / 1e9)
 
 
 def _syncs(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
@@ -206,19 +254,34 @@ def _graph(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Chan
 
 
 def _launches(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
-    """Operators and launches that were named cost less; work that began late begins sooner."""
-    part = STRENGTH["launches"][end] * (1.0 - _shrunk(effect, 0.5))
+    """Operators and launches that were named cost less; work that began late begins sooner.
+
+    Every launch that goes takes with it the least time that a kernel takes, however little it does.
+    """
+    factor = _shrunk(effect, 0.5)
+    strength = STRENGTH["launches" if factor > REWRITTEN else "rewritten"][end]
+    part = strength * (1.0 - factor)
     cells = model.chains.cells
     scoped = marks.scoped[np.isin(cells.activity[marks.scoped], codes(*DISPATCH))]
     change = _cut(model, scoped, cells.length[scoped] * part)
     change.sooner[marks.late] = 1.0 - part
+    by = model.graph.calls_by[model.hosts :]
+    fewer = np.isin(by, cells.node[scoped]) & (model.device_work.state == COMPUTE)
+    took = np.maximum(model.device_work.length[fewer], 1)
+    change.scale[fewer] = 1.0 - part * np.minimum(LEAST_KERNEL_NS / took, 1.0)
     return change
 
 
 def _kernels(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
-    """Claimed kernels shrink to ``factor``, but never by more than was claimed of them."""
-    took = model.device_work.length[marks.lost]
-    most = np.minimum(marks.lost_ns, took * (1.0 - _shrunk(effect, 0.0)))
+    """Claimed kernels shrink to ``factor``, but never by more than was claimed of them.
+
+    Where the effect is not held to what was claimed, the claim is the low end, ``factor`` the high.
+    """
+    took = model.device_work.length[marks.lost].astype(np.float64)
+    whole = took * (1.0 - _shrunk(effect, 0.0))
+    most = np.minimum(marks.lost_ns, whole)
+    if "factor" in effect and effect.get("only") != "claimed":
+        return _shortened(model, marks.lost, (whole, (whole + most) / 2, most * 0.9)[end])
     return _shortened(model, marks.lost, most * STRENGTH["kernels"][end])
 
 
@@ -270,19 +333,30 @@ def _copies_away(model: Model, marks: Marks, effect: dict[str, Any], end: int) -
     part = STRENGTH["copies"][end]
     lost = _copied(model, marks)
     took = model.device_work.length[lost].astype(np.float64)
-    change = _shortened(model, lost, took * part)
+    return _unawaited(model, lost, part, _shortened(model, lost, took * part))
+
+
+def _unawaited(model: Model, copies: Index, part: float, change: Change) -> Change:
+    """The host no longer waits for these copies."""
     edges = model.graph.edges
-    waits = np.isin(edges.by, model.hosts + lost) & (model.edge_kind >= 0)
+    waits = np.isin(edges.by, model.hosts + copies) & (model.edge_kind >= 0)
     return _without_waits(model, edges.to[waits], part, change)
 
 
 def _copies(model: Model, marks: Marks, effect: dict[str, Any], end: int) -> Change:
-    """Claimed copies take ``factor`` of their time, and so do the calls that wait for them."""
-    part = STRENGTH["copies"][end] * (1.0 - _shrunk(effect, 0.0))
+    """Claimed copies take ``factor`` of their time, and so do the calls that wait for them.
+
+    Where they become ``asynchronous`` (pinned memory), their calls return at once.
+    """
+    factor = _shrunk(effect, 0.0)
+    part = STRENGTH["copies"][end] * (1.0 - factor)
     lost = _copied(model, marks)
     took = model.device_work.length[lost].astype(np.float64)
-    cut = _cut(model, marks.timed, marks.timed_ns * part)
-    return cut.with_(_shortened(model, lost, took * part))
+    if effect.get("asynchronous") is True:
+        shorter = _shortened(model, lost, took * (1.0 - min(factor * PINNED[end], 1.0)))
+        return _unawaited(model, lost, STRENGTH["copies"][end], shorter)
+    shorter = _shortened(model, lost, took * part)
+    return _cut(model, marks.timed, marks.timed_ns * part).with_(shorter)
 
 
 def _copied(model: Model, marks: Marks) -> Index:

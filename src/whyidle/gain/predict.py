@@ -10,10 +10,21 @@ import numpy.typing as npt
 from msgspec import structs
 
 from whyidle.diagnosis import Finding, Gain, Plan, PlanStep, PredictedStep, Remedy, Replay
-from whyidle.gain.effects import HIGH, LOW, MID, Change, changes, unchanged
+from whyidle.gain.competition import rest_slower
+from whyidle.gain.effects import (
+    HIGH,
+    LOW,
+    MID,
+    Change,
+    changes,
+    removed_share,
+    suggested_workers,
+    unchanged,
+)
 from whyidle.gain.graph import Model
 from whyidle.gain.marks import Marks
 from whyidle.gain.replay import replayed
+from whyidle.model import CPU_DEVICE
 
 Reals = npt.NDArray[np.float64]
 
@@ -25,6 +36,17 @@ MOST_IN_PLAN = 12
 SPORADIC = 0.01
 """A cause is sporadic when without it the mean step gains over twice what the median step does,
 and this share more."""
+OPERATORS_ARE_WORK = ("launches_as_graph", "launches_scaled", "kernels_scaled", "batch_scaled")
+"""Effects whose gain on a run without a GPU is at most what their cause lost."""
+NO_STEPS = "No gain is predicted: the evidence marks no training steps."
+NO_TIME = "No gain is predicted: the replayed steps take no time."
+NOT_ALONE = "No gain is predicted: no remedy here changes the step in a way that can be replayed."
+ELSEWHERE = (
+    "No gain is predicted: the device that is replayed, the one that lost most, lost nothing to "
+    "these causes within its steps."
+)
+LEAST_DOUBT = 0.03
+"""Error assumed at least: that of no change says little of a step that was never recorded."""
 UNTESTED_ERROR = 0.05
 """Error assumed where too few steps were recorded to test the replay."""
 
@@ -34,7 +56,7 @@ class Replayable:
     """One device ready to be replayed: its model, what causes claimed, exposed communication.
 
     steps: recorded steps of the device in all; step_s: their median, as Device.step_s; mean_s: the
-    mean of all of them.
+    mean of all of them. cpus: those that each process of the job may use; None where not known.
     """
 
     model: Model
@@ -43,13 +65,15 @@ class Replayable:
     steps: int
     step_s: float
     mean_s: float
+    cpus: float | None = None
 
 
 @dataclass(frozen=True)
 class Predicted:
     """Findings with the gains of their remedies, the plan, and how good the replay is.
 
-    ``reason`` tells why there is no gain at all; None where there is one.
+    ``reason`` tells, as one sentence, why there is no gain at all; None where there is one, or
+    nothing to gain from.
     """
 
     findings: list[Finding]
@@ -65,7 +89,7 @@ class _Case:
     finding: int
     remedy: int
     ends: list[Change]
-    most_s: float  # what its cause lost per step: no gain is above it
+    most_s: float  # no gain is above it
     seconds: list[float] = field(default_factory=list)  # predicted step at HIGH, MID, LOW
     sporadic: bool = False  # strikes only some steps: told by the mean step
 
@@ -92,48 +116,88 @@ def predict(
     the findings come back as they are, with the reason.
     """
     if found is None:
-        return Predicted(
-            list(findings), reason="no gain is predicted: the evidence marks no training steps"
-        )
+        return Predicted(list(findings), reason=NO_STEPS)
+    findings = [_with_workers(found, finding) for finding in findings]
     cases = _cases(found, findings, lost_s)
     same = unchanged(found.model)
-    times = _times(found.model, [same, *(change for c in cases for change in c.ends)])
-    carried_s = _constants_s(found.model, float(times.median[0]))
-    tested = _tested(found.model, float(times.host[0]) / 1e9, carried_s)
-    doubt = UNTESTED_ERROR if tested is None else abs(tested.error)
+    ends = (_packed(found.model, c.ends[end], end) for c in cases for end in (HIGH, MID, LOW))
+    times = _times(found.model, [same, *ends])
+    base_ns, bare = float(times.median[0]), _bare(found.model)
+    without_ns = float(_times(bare, [same]).median[0])
+    constants_ns = min(max(base_ns - without_ns, 0.0), base_ns)
+    tested = _tested(found.model, float(times.host[0]) / 1e9, constants_ns / 1e9)
+    error = UNTESTED_ERROR if tested is None else max(abs(tested.error), LEAST_DOUBT)
+    doubt = _Doubt(bare, error, base_ns, constants_ns)
     if times.median[0] <= 0 or times.mean[0] <= 0:
-        return Predicted(list(findings), None, tested)
-    doubt += carried_s / (float(times.median[0]) / 1e9)
+        return Predicted(list(findings), None, tested, NO_TIME)
+    highs = [_packed(found.model, c.ends[HIGH], HIGH) for c in cases]
+    unsure = doubt.of(highs, times.median[1::3])
     median, mean = times.median / times.median[0], times.mean / times.mean[0]
     for number, case in enumerate(cases):
         here = slice(1 + 3 * number, 4 + 3 * number)
         case.sporadic = bool(1 - mean[here.start] > 2 * (1 - median[here.start]) + SPORADIC)
         shares = (mean if case.sporadic else median)[here].tolist()
-        case.seconds = bounded(found.step_s, shares, _most(found, case), doubt)
+        case.seconds = bounded(found.step_s, shares, case.most_s, unsure[number])
     gains = {(c.finding, c.remedy): _gain(found.step_s, c.seconds) for c in cases}
     told = [_told(f, number, gains) for number, f in enumerate(findings)]
-    return Predicted(told, _plan(found, times, cases, findings, doubt), tested)
+    reason = None if cases else _why_none(found, findings, lost_s)
+    return Predicted(told, _plan(found, times, cases, findings, doubt), tested, reason)
 
 
-def _most(found: Replayable, case: _Case) -> float:
-    """The most that the step can gain: what was lost per step, in terms of the median step."""
-    if not case.sporadic or found.mean_s <= 0:
-        return case.most_s
-    return case.most_s * min(found.step_s / found.mean_s, 1.0)
+def _why_none(
+    found: Replayable, findings: Sequence[Finding], lost_s: Mapping[str, float]
+) -> str | None:
+    """Why no remedy of any finding has a gain; None where there is nothing to remedy."""
+    timed = [f for f in findings if f.ledger == "window"]
+    if not timed:
+        return None
+    return NOT_ALONE if any(lost_s.get(f.cause, 0.0) > 0 for f in timed) else ELSEWHERE
+
+
+def _with_workers(found: Replayable, finding: Finding) -> Finding:
+    """With the number of loader processes that keep up, in remedies that add some."""
+    remedies = [_workers_told(found, remedy) for remedy in finding.remedies]
+    return structs.replace(finding, remedies=remedies)
+
+
+def _workers_told(found: Replayable, remedy: Remedy) -> Remedy:
+    effect = remedy.effect
+    whole = effect.get("kind") == "loader_wait_removed" and effect.get("share_removed", 1.0) == 1.0
+    told = suggested_workers(found.model, found.cpus) if whole and "workers" not in effect else None
+    if told is None:
+        return remedy
+    workers, load_s, rest_s = told
+    cpus = {} if found.cpus is None else {"cpus": found.cpus}
+    bound = "if there are as many cores" if found.cpus is None else f"of {found.cpus:g} CPUs"
+    how = (
+        f"{remedy.how} In this recording a batch took {1e3 * load_s:.3g} ms to build and the rest "
+        f"of the step {1e3 * rest_s:.3g} ms: {workers} workers, {bound}."
+    )
+    return structs.replace(remedy, how=how, effect={**effect, "workers": workers, **cpus})
+
+
+def _packed(model: Model, change: Change, end: int) -> Change:
+    """The change, and what it does to the pace of the rest of the host's step."""
+    slower = rest_slower(end, removed_share(model, change))
+    worst = max(change.slower, slower)  # competing processes are the reason that is known
+    return replace(change, slower=slower if change.slower <= 1 else worst)
 
 
 def bounded(step_s: float, shares: Sequence[float], most_s: float, doubt: float) -> list[float]:
-    """Step seconds at the high, mid and low end of the gain, ordered and within what was lost.
+    """Step seconds at the high, mid and low end of the gain, ordered.
 
-    ``shares``: replayed step over replayed step of no change. The doubt (error of the replay and
-    share of constants) widens the gain at both ends in proportion.
+    ``shares``: replayed step over replayed step of no change. No end gains more than ``most_s``
+    nor is longer than the step now. The doubt (error of the replay and share of the constants that
+    the change leaves) widens both ends, in proportion to what is gained or what stays, whichever
+    is less.
     """
     doubt = min(max(doubt, 0.0), 0.9)
     most = min(max(most_s, 0.0), step_s)
     high, mid, low = (min(max(step_s * (1.0 - share), 0.0), most) for share in shares)
     mid, low = min(mid, high), min(low, mid, high)
-    high = min(high * (1.0 + doubt), most)
-    return [step_s - high, step_s - mid, step_s - low * (1.0 - doubt)]
+    high = min(high + doubt * min(high, step_s - high), most)
+    low = max(low - doubt * min(low, step_s - low), 0.0)
+    return [step_s - high, step_s - mid, step_s - low]
 
 
 def _gain(step_s: float, seconds: Sequence[float]) -> Gain:
@@ -166,8 +230,20 @@ def _cases(
         for place, remedy in enumerate(finding.remedies):
             ends = changes(found.model, marks, remedy.effect)
             if ends is not None:
-                cases.append(_Case(number, place, ends, lost / found.steps))
+                most = _most_s(found, str(remedy.effect.get("kind")), lost)
+                cases.append(_Case(number, place, ends, most))
     return cases
+
+
+def _most_s(found: Replayable, kind: str, lost_s: float) -> float:
+    """The most that the step can gain.
+
+    On a device the replay itself keeps the work that stays. Without one, operators are both what
+    hands work out and the work, so that what makes them fewer or smaller gains what was lost.
+    """
+    if found.model.device == CPU_DEVICE and kind in OPERATORS_ARE_WORK:
+        return lost_s / found.steps
+    return found.step_s
 
 
 def _spread(found: Replayable, lost_s: float) -> Marks:
@@ -180,8 +256,8 @@ def _spread(found: Replayable, lost_s: float) -> Marks:
     return Marks(none, none, np.zeros(0), at, exposed[at] * part, none, none, frozenset())
 
 
-def _constants_s(model: Model, base_ns: float) -> float:
-    """By how much the step would be shorter without what the graph has no reason for."""
+def _bare(model: Model) -> Model:
+    """The model without what the graph has no reason for."""
     graph, constant, hosts = model.graph, model.constant, model.hosts
     to = graph.edges.to
     lags = np.where(to >= hosts, graph.edges.lag - constant[to], graph.edges.lag)
@@ -194,8 +270,31 @@ def _constants_s(model: Model, base_ns: float) -> float:
         calls_lag=np.where(graph.device, lag, graph.calls_lag),
         edges=replace(graph.edges, lag=lags),
     )
-    without = float(_times(replace(model, graph=bare), [unchanged(model)]).median[0])
-    return min(max(base_ns - without, 0.0), base_ns) / 1e9
+    return replace(model, graph=bare)
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """How far a predicted step may be off: error of the replay, and constants that still count.
+
+    ``constants_ns``: by how much the step of no change shrinks without them.
+    """
+
+    bare: Model
+    error: float
+    base_ns: float
+    constants_ns: float
+
+    def of(self, many: Sequence[Change], times_ns: Reals) -> list[float]:
+        """Per change the doubt as a share, where its step takes so long with the constants.
+
+        Constants count as far as they make the changed step longer, too.
+        """
+        if not many or self.constants_ns <= 0 or self.base_ns <= 0:
+            return [self.error] * len(many)
+        left_ns = times_ns - _times(self.bare, many).median
+        bind = np.clip(left_ns / self.constants_ns, 0.0, 1.0)
+        return list((self.error + bind * self.constants_ns / self.base_ns).tolist())
 
 
 def _tested(model: Model, seconds: float, constants_s: float) -> Replay | None:
@@ -266,7 +365,11 @@ def _device_ns(model: Model, begin: Reals, many: Sequence[Change]) -> Reals:
 
 
 def _plan(
-    found: Replayable, base: _Times, cases: list[_Case], findings: Sequence[Finding], doubt: float
+    found: Replayable,
+    base: _Times,
+    cases: list[_Case],
+    findings: Sequence[Finding],
+    doubt: _Doubt,
 ) -> Plan | None:
     """The best remedy of each cause, safe ones first, replayed together; never added up."""
     chosen = sorted(_best(cases, findings), key=lambda c: (c.seconds[MID], c.finding))
@@ -274,14 +377,16 @@ def _plan(
     chosen = chosen[:MOST_IN_PLAN]
     if not chosen:
         return None
-    many = [_together(chosen[: n + 1], MID) for n in range(len(chosen))]
-    many += [_together(chosen, HIGH), _together(chosen, LOW)]
+    firsts = [chosen[: n + 1] for n in range(len(chosen))]
+    sets = [(part, MID) for part in firsts] + [(chosen, HIGH), (chosen, LOW)]
+    many = [_packed(found.model, _together(part, end), end) for part, end in sets]
     told = _times(found.model, many)
     by_mean = any(case.sporadic for case in chosen)
     times = told.mean / base.mean[0] if by_mean else told.median / base.median[0]
     raw = [float(t) for t in (times[-2], times[-3], times[-1])]
-    most = sum(_most(found, case) for case in chosen)
-    seconds = bounded(found.step_s, raw, most, doubt)
+    most = sum(case.most_s for case in chosen)
+    (unsure,) = doubt.of([many[-2]], told.median[-2:-1])
+    seconds = bounded(found.step_s, raw, most, unsure)
     best = [min(case.seconds[end] for case in chosen) for end in (HIGH, MID, LOW)]
     seconds = [min(pair) for pair in zip(seconds, best, strict=True)]  # never below the best alone
     order = _marginal(times[:-2], chosen)

@@ -183,6 +183,9 @@ def _plan(diagnosis: Diagnosis) -> str:
         parts += [f"**{outlook.plan_title(diagnosis)}:** {said}", "\n".join(steps[:_ROWS])]
     if replay:
         parts.append(f"<sub>{text(replay)} {text(outlook.HOW_PREDICTED)}</sub>")
+    why_none = outlook.no_gain(diagnosis)
+    if why_none:
+        parts.append(text(why_none))
     return "\n\n".join(parts)
 
 

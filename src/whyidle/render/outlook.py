@@ -50,6 +50,13 @@ def replay(diagnosis: Diagnosis) -> str | None:
     return said + "."
 
 
+def no_gain(diagnosis: Diagnosis) -> str | None:
+    """Why nothing is predicted; None where something is, or where nothing was found."""
+    if not diagnosis.no_gain or not diagnosis.devices or not diagnosis.findings:
+        return None
+    return elide(clean(diagnosis.no_gain), 400)
+
+
 def plan(diagnosis: Diagnosis) -> str | None:
     """What all changes together bring; None without a plan."""
     found = diagnosis.plan

@@ -168,6 +168,11 @@ def _draw_plan(page: Lines, diagnosis: Diagnosis) -> None:
         if not said:
             page.gap()
         page.line(replay, indent=1 if said else 0, style="dim")
+    why_none = outlook.no_gain(diagnosis)
+    if why_none:
+        if not said and not replay:
+            page.gap()
+        page.line(why_none, style="dim")
 
 
 def _draw_observations(page: Lines, diagnosis: Diagnosis) -> None:
@@ -242,7 +247,7 @@ def _draw_recordings(page: Lines, diagnosis: Diagnosis) -> None:
     causes = count(len({entry.cause for entry in diagnosis.not_judged}), "cause")
     page.heading(f"Not judged: {causes}. What to record")
     for group in groups[:_RECORDINGS]:
-        text = Text(elide("; ".join(group.missing) or "a recording", 300))
+        text = Text(phrases.lacking(group, 160))
         text.append(f" ({count(len(group.causes), 'cause')})", style="dim")
         text.append(f": {elide(clean(group.record_with), 200)}")
         page.item("-", text, indent=1)

@@ -63,7 +63,7 @@ def _pin() -> Remedy:
         safe=True,
         why_safe="The device sees the same bytes in the same order of its stream. It takes locked "
         "host memory of a few batches; never write into the host tensor before the copy is done.",
-        effect={"kind": "copies_scaled", "factor": 0.5},
+        effect={"kind": "copies_scaled", "factor": 0.5, "asynchronous": True},
         prove="Record the same steps again: the copies read Pinned -> Device, the call returns at "
         "once, and copy-only time shrinks.",
     )

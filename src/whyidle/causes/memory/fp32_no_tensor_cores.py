@@ -128,7 +128,7 @@ def _mixed(dtype: str) -> Remedy:
         safe=False,
         why_safe="Fewer bits: loss curves must be compared. It also adds casts, which slow down "
         "runs that the host cannot launch fast enough.",
-        effect={"kind": "kernels_scaled", "factor": 0.4, "only": "claimed"},
+        effect={"kind": "kernels_scaled", "factor": 0.4},
         prove="Record the same steps: kernel names must show s16816, h884 or bf16, and the step "
         "must be shorter.",
     )

@@ -17,9 +17,10 @@ _EVIDENCE = 10
 
 
 def draw_plan(diagnosis: Diagnosis) -> str:
-    """The plan with its predicted step; the replay alone where there is no plan."""
+    """The plan with its predicted step; without one the replay alone, or why there is none."""
     said, replay = outlook.plan(diagnosis), outlook.replay(diagnosis)
-    if not said and not replay:
+    why_none = outlook.no_gain(diagnosis)
+    if not said and not replay and not why_none:
         return ""
     title, body = "What the predictions rest on", ""
     if diagnosis.plan is not None and said:
@@ -30,6 +31,8 @@ def draw_plan(diagnosis: Diagnosis) -> str:
             f"<ol>{steps}</ol>"
         )
     rest = f"{replay or ''} {outlook.HOW_PREDICTED}"
+    if why_none:
+        title, rest = "No prediction", f"{why_none} {replay or ''}"
     return (
         f'<section aria-labelledby="plan-title"><h2 id="plan-title">{esc(title)}</h2>'
         f'{body}<p class="small">{esc(rest)}</p></section>'
