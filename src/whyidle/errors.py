@@ -10,6 +10,7 @@
     │   └── NothingRecorded      a trace that holds nothing to judge
     ├── EvidenceConflict    files that cannot be one run
     ├── UsageError          an argument that makes no sense
+    │   └── StepsNotRecorded     --steps that leaves no step
     ├── OutputError         a report that cannot be written
     └── ClusterError        workers or an engine that failed
     Bug                     exit 3: our fault
@@ -62,6 +63,10 @@ class EvidenceConflict(WhyidleError):
 
 class UsageError(WhyidleError):
     """An argument that makes no sense; the message says which would."""
+
+
+class StepsNotRecorded(UsageError):
+    """The steps that were asked for are in none of the evidence."""
 
 
 class OutputError(WhyidleError):

@@ -286,18 +286,17 @@ def _lengths(ground: Ground, low: Index, high: Index) -> Ints:
 
 def _new(waits: Waits, ground: Ground, met: Index, base: Index, ns: Floats) -> tuple[Ints, Ints]:
     """What is new of totals that count since the same level point; placed before the entry."""
-    table = pl.DataFrame(
-        {
-            "entry": met,
-            "window": ground.window[met],
-            "base": base,
-            "at": waits.arrival[met],
-            "ns": ns,
-        }
-    ).sort("window", "at", maintain_order=True)
-    most = table.with_columns(pl.col("ns").cum_max().over("window", "base"))
-    new = most.with_columns(
-        (pl.col("ns") - pl.col("ns").shift(1).over("window", "base").fill_null(0.0)).alias("new")
-    ).filter(pl.col("new") > 0)
-    cell = np.maximum(ground.enters[new["entry"].to_numpy()] - 1, 0)
-    return cell, np.rint(new["new"].to_numpy()).astype(np.int64)
+    order = np.lexsort((waits.arrival[met], ground.window[met]))
+    met, base, ns = met[order], base[order], ns[order]
+    # entries of one window since one level point, in order of their arrival
+    since = ground.window[met].astype(np.int64) * (waits.meeting.size + 1) + base
+    run = np.argsort(since, kind="stable")
+    first = np.append(True, np.diff(since[run]) > 0)[: run.size]
+    value, rank = np.unique(ns[run], return_inverse=True)  # ranks keep every digit of the totals
+    offset = np.cumsum(first) * value.size
+    most = value[np.maximum.accumulate(rank + offset) - offset]
+    gained = np.empty_like(ns)
+    gained[run] = most - np.where(first, 0.0, np.append(0.0, most[:-1])[: run.size])
+    new = gained > 0
+    cell = np.maximum(ground.enters[met[new]] - 1, 0)
+    return cell, np.rint(gained[new]).astype(np.int64)

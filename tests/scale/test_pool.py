@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -56,6 +57,30 @@ def test_steps_are_narrowed_in_every_batch(tmp_path: Path) -> None:
     job = write_job(tmp_path / "job", 4)
     found = diagnose_files([job], jobs=2, steps=(1, 3))
     assert {len(device.steps) for device in found.devices} == {2}
+
+
+@pytest.mark.parametrize("short", [(0, 1), (4, 5), (1, 4)])
+@pytest.mark.parametrize("jobs", [1, 2, 3])
+def test_ranks_without_the_steps_are_left_out_and_named(
+    tmp_path: Path, short: tuple[int, ...], jobs: int
+) -> None:
+    job = write_job(tmp_path / "job", 6)
+    for rank in short:
+        text = json.dumps(trace(rank, 6, steps=2))
+        (job / f"job_rank{rank}.json").write_text(text, encoding="utf-8")
+    found = diagnose_files([job], jobs=jobs, steps=(2, 4))
+    assert [device.rank for device in found.devices] == sorted(set(range(6)) - set(short))
+    assert {len(device.steps) for device in found.devices} == {2}
+    told = [note for note in found.notes if "none of the steps" in note]
+    named = {int(number) for note in told for number in re.findall(r"\d+", note)}
+    assert named == set(short)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_steps_that_no_rank_has_are_refused(tmp_path: Path, jobs: int) -> None:
+    job = write_job(tmp_path / "job", 4)
+    with pytest.raises(UsageError, match="--steps 70:80 leaves no step; steps recorded: 0 to 3"):
+        diagnose_files([job], jobs=jobs, steps=(70, 80))
 
 
 def test_a_file_that_holds_nothing_is_passed_over_in_a_folder(tmp_path: Path) -> None:

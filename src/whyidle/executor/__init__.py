@@ -48,9 +48,11 @@ def diagnose_files(
 
     from whyidle.executor.one_job import refuse_nameless
     from whyidle.partial import merged
+    from whyidle.readers.collector import collector_paused
 
     refuse_nameless(partials)
-    return merged(partials)
+    with collector_paused():
+        return merged(partials)
 
 
 def map_batches(
@@ -72,33 +74,48 @@ def map_batches(
 
     early = expected(paths, jobs) if engine_of(on) == "here" else []
     try:
-        yield from _judged(paths, on, jobs, steps, progress, early)
+        from whyidle.executor.batches import planned
+
+        batches = planned(paths, jobs)
+        outcomes = _outcomes(batches, on, jobs, steps, progress, early)
+        yield from _judged(_in_order(outcomes), batches)
     finally:
         for worker in early:
             stop(worker)
 
 
-def _judged(
-    paths: Sequence[str | PathLike[str]],
-    on: str | None,
-    jobs: int | None,
-    steps: Steps | None,
-    progress: Progress | None,
-    early: Sequence[Worker],
-) -> Iterator[Partial]:
-    from whyidle.executor.batches import planned
+def _judged(outcomes: Iterator[Outcome], batches: list[Batch]) -> Iterator[Partial]:
+    """What was left behind, with notes; a batch that lacks the steps asked for is left out.
 
-    batches = planned(paths, jobs)
-    judged = 0
-    empty: list[Refusal] = []
-    for outcome in _in_order(_outcomes(batches, on, jobs, steps, progress, early)):
-        empty += outcome.empty
+    Each waits for the one after it, since the last batch may be one that a note must tell of.
+    """
+    held: Partial | None = None
+    refused: list[Refusal] = []
+    lacking: list[str] = []
+    for outcome in outcomes:
+        refused += outcome.empty
+        if outcome.lacks_steps and outcome.refusal is not None:
+            refused.insert(0, outcome.refusal)
+            lacking.append(_left_out(batches[outcome.number]))
         if outcome.partial is not None:
-            judged += 1
-            notes = (*outcome.partial.notes, *outcome.notes)
-            yield replace(outcome.partial, notes=notes) if outcome.notes else outcome.partial
-    if not judged:
-        raise empty[0].as_error()
+            if held is not None:
+                yield held
+            held = _noted(outcome.partial, outcome.notes)
+    if held is None:
+        raise refused[0].as_error()
+    yield _noted(held, lacking)
+
+
+def _noted(partial: Partial, notes: Sequence[str]) -> Partial:
+    return replace(partial, notes=(*partial.notes, *notes)) if notes else partial
+
+
+def _left_out(batch: Batch) -> str:
+    from whyidle.views.flight_words import ranks_text
+    from whyidle.views.windows import WITHOUT_STEPS
+
+    ranks = {file.rank for file in batch.files if file.rank is not None}
+    return WITHOUT_STEPS.format(ranks_text(sorted(ranks)) if ranks else batch.ranks)
 
 
 def _outcomes(
@@ -109,7 +126,10 @@ def _outcomes(
     progress: Progress | None,
     early: Sequence[Worker],
 ) -> Iterator[Outcome]:
-    """Outcomes in whatever order they come; each knows the number of its batch."""
+    """Outcomes in whatever order they come; each knows the number of its batch.
+
+    Raises what a batch raised, but for want of the steps asked for: another batch may have them.
+    """
     kind = engine_of(on)
     total = sum(batch.bytes for batch in batches)
     done = 0
@@ -117,7 +137,7 @@ def _outcomes(
         done += batches[outcome.number].bytes
         if progress is not None and (kind != "here" or len(batches) > 1):
             progress(f"{len(batches)} batches of ranks", done, total)
-        yield outcome.raised()
+        yield outcome if outcome.lacks_steps else outcome.raised()
 
 
 def _engine(
@@ -143,7 +163,7 @@ def _engine(
     if workers > 1:
         return pool.run(batches, workers, steps, early)
     alone = progress if len(batches) == 1 else None
-    return (work.judged(batch, steps, alone) for batch in batches)
+    return (work.here(batch, steps, alone) for batch in batches)
 
 
 def engine_of(on: str | None) -> str:

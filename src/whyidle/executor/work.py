@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from whyidle import __version__, errors
-from whyidle.errors import EvidenceError, NothingRecorded, WhyidleError
+from whyidle.errors import EvidenceError, NothingRecorded, StepsNotRecorded, WhyidleError
 from whyidle.executor import remote
 from whyidle.executor.batches import Batch, File
 from whyidle.model import Evidence
@@ -54,6 +54,11 @@ class Outcome:
     notes: tuple[str, ...] = ()
     whyidle: str = __version__
 
+    @property
+    def lacks_steps(self) -> bool:
+        """Whether none of the steps asked for is in this batch; another may have them."""
+        return self.refusal is not None and self.refusal.kind == StepsNotRecorded.__name__
+
     def raised(self) -> Outcome:
         """The outcome itself; raises what the worker raised, and a difference of versions."""
         if self.whyidle != __version__:
@@ -71,6 +76,14 @@ def sent(batch: Batch, steps: Steps | None) -> Outcome:
     try:
         return judged(batch, steps)
     except Exception as error:  # noqa: BLE001  it is raised again where it can be told
+        return Outcome(batch.number, refusal=Refusal.of(error))
+
+
+def here(batch: Batch, steps: Steps | None, progress: Progress | None) -> Outcome:
+    """Read and judge one batch in this process."""
+    try:
+        return judged(batch, steps, progress)
+    except StepsNotRecorded as error:
         return Outcome(batch.number, refusal=Refusal.of(error))
 
 

@@ -67,7 +67,7 @@ def _row(args: Arguments, event: int) -> Row:
 
 def _whole(value: Any, limit: int) -> int:
     """A number from 0 to below a limit; ABSENT for anything else."""
-    if value is None or isinstance(value, bool):
+    if value is None:
         return ABSENT
-    found = as_integer(value)
+    found = value if value.__class__ is int else as_integer(value)
     return found if found is not None and 0 <= found < limit else ABSENT

@@ -8,6 +8,8 @@ counted in a note.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from whyidle.model import DEVICE_KINDS, HOST_KINDS, KINDS
 
 KIND_CODES: dict[str, int] = {kind: code for code, kind in enumerate(KINDS.categories)}
@@ -67,6 +69,7 @@ THREADS_NOT_BLOCKS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """HIP calls whose grid counts threads (``globalWorkSize``); all others count blocks."""
 
 
+@lru_cache(maxsize=1 << 12)
 def kind_of(category: object, name: str) -> int:
     """Code of the kind of a complete event; ``OUTSIDE`` when it is not a span."""
     if not isinstance(category, str):

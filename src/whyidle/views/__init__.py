@@ -80,6 +80,11 @@ class Views:
     @cached_property
     def windows(self) -> pl.DataFrame:
         """The judged window of every device; see views.windows."""
+        found = self._all_windows
+        return found if self._steps is None else windows_view.with_steps(found, self.marks)
+
+    @cached_property
+    def _all_windows(self) -> pl.DataFrame:
         if self.has_device:
             return windows_view.windows(self.activity, self.marks)
         return self._cpu_windows.drop("thread")
@@ -262,4 +267,6 @@ class Views:
     @cached_property
     def notes(self) -> list[str]:
         """What a reader of the report should know about the evidence as a whole."""
-        return [*notes(self), *sampled_notes(self)]
+        narrowed = self._steps is not None
+        left = windows_view.left_out(self._all_windows, self.windows) if narrowed else []
+        return [*left, *notes(self), *sampled_notes(self)]

@@ -11,13 +11,15 @@ import re
 
 import polars as pl
 
-from whyidle.errors import UsageError
+from whyidle.errors import StepsNotRecorded
 from whyidle.model import HOST_KINDS, Evidence
 from whyidle.views import names
+from whyidle.views.flight_words import ranks_text
 from whyidle.views.step_ranges import step_ranges
 
 _MARK = re.compile(r"^ProfilerStep#(\d+)$")
 Steps = tuple[int | None, int | None]
+WITHOUT_STEPS = "Left out, since none of the steps asked for was recorded there: {}."
 
 
 def marks(evidence: Evidence, steps: Steps | None = None) -> pl.DataFrame:
@@ -59,12 +61,26 @@ def _narrowed(found: pl.DataFrame, steps: Steps) -> pl.DataFrame:
     if kept.height == 0:
         recorded = found["number"].unique().sort().to_list()
         text = f"{recorded[0]} to {recorded[-1]}" if recorded else "none"
-        raise UsageError(
-            f"--steps {first if first is not None else ''}:{stop if stop is not None else ''} "
-            f"leaves no step; steps recorded: {text}.\nGive A:B with A the first step to keep "
-            "and B the first to leave out."
+        asked = ":".join("" if number is None else str(number) for number in steps)
+        raise StepsNotRecorded(
+            f"--steps {asked} leaves no step; steps recorded: {text}.\n"
+            "Give A:B with A the first step to keep and B the first to leave out."
         )
     return kept
+
+
+def with_steps(found: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """Those windows in whose recording any of the steps to be judged lies."""
+    places = marks.select("rank", "source").unique()
+    kept = found.join(places, on=["rank", "source"], how="semi", nulls_equal=True)
+    return kept.sort("rank", "device", "start_ns")
+
+
+def left_out(every: pl.DataFrame, kept: pl.DataFrame) -> list[str]:
+    """A note on the ranks of which no window was kept, if any."""
+    judged = {None, *kept["rank"].unique().to_list()}
+    ranks = [rank for rank in every["rank"].unique().sort().to_list() if rank not in judged]
+    return [WITHOUT_STEPS.format(ranks_text(ranks))] if ranks else []
 
 
 def windows(activity: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
