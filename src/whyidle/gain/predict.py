@@ -120,7 +120,7 @@ def predict(
     findings = [_with_workers(found, finding) for finding in findings]
     cases = _cases(found, findings, lost_s)
     same = unchanged(found.model)
-    ends = (_packed(found.model, c.ends[end], end) for c in cases for end in (HIGH, MID, LOW))
+    ends = [_packed(found.model, c.ends[end], end) for c in cases for end in (HIGH, MID, LOW)]
     times = _times(found.model, [same, *ends])
     base_ns, bare = float(times.median[0]), _bare(found.model)
     without_ns = float(_times(bare, [same]).median[0])
@@ -130,8 +130,7 @@ def predict(
     doubt = _Doubt(bare, error, base_ns, constants_ns)
     if times.median[0] <= 0 or times.mean[0] <= 0:
         return Predicted(list(findings), None, tested, NO_TIME)
-    highs = [_packed(found.model, c.ends[HIGH], HIGH) for c in cases]
-    unsure = doubt.of(highs, times.median[1::3])
+    unsure = doubt.of(ends[::3], times.median[1::3])
     median, mean = times.median / times.median[0], times.mean / times.mean[0]
     for number, case in enumerate(cases):
         here = slice(1 + 3 * number, 4 + 3 * number)
