@@ -148,6 +148,15 @@ def test_a_crowded_machine_is_noisy_only_where_others_crowd_it() -> None:
     assert all(NOISE not in told(clerk.evidence()) for clerk in (own, roomy, busy))
 
 
+@pytest.mark.parametrize(("gpu", "words"), [(0.0, "ran something for 0% of"), (None, None)])
+def test_gpus_that_never_ran_are_told_of_and_those_not_read_are_not(
+    gpu: float | None, words: str | None
+) -> None:
+    run = Clerk(machine_cpus=32, machine_used=30, load=50).job(used=6, gpu=gpu).evidence()
+    said = told(run)[NOISE]
+    assert words in said if words else "GPU" not in said
+
+
 def test_loading_and_launching_that_slow_down_together_are_a_noisy_host() -> None:
     found = told(disturbed_run())[NOISE]
     # by hand: loads of 3 and 1 ms, launches of 15 and 5 us, each longer by up to 40 and 1

@@ -15,7 +15,6 @@ from whyidle.diagnose import diagnose
 from whyidle.model import Evidence
 from whyidle.readers import read
 from whyidle.views import Views
-from whyidle.views.cpu_use import jobs
 
 START, PERIOD = 1_700_000_000, 30
 POD = {"namespace": "ml", "pod": "train-0", "container": "trainer", "node": "n1"}
@@ -39,7 +38,7 @@ def values(evidence: Evidence, metric: str) -> list[tuple[Any, ...]]:
 
 
 def the_job(evidence: Evidence) -> dict[str, Any]:
-    (row,) = jobs(Views(evidence)).iter_rows(named=True)
+    (row,) = Views(evidence).cpu_jobs.iter_rows(named=True)
     return row
 
 
@@ -120,7 +119,7 @@ def test_a_published_scrape_with_cores_left_out_is_not_a_job_short_of_cpus(
     path = tmp_path / "scrape.prom"
     path.write_text(max(blocks, key=len))
     found = read([path])
-    rows = {row["job"]: row for row in jobs(Views(found)).iter_rows(named=True)}
+    rows = {row["job"]: row for row in Views(found).cpu_jobs.iter_rows(named=True)}
     # by hand: job 1 shows one core and 12 times the CPU time of that core, so that its 13 running
     # threads say nothing; job 4 has two threads on one core and a GPU at 66 %
     assert {job: row["cpus"] for job, row in rows.items()} == {"1": None, "2": 1, "3": 2, "4": 1}

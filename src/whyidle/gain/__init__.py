@@ -22,7 +22,7 @@ from whyidle.ledger import Ledger
 from whyidle.model import CPU_DEVICE
 from whyidle.views import Views
 from whyidle.views.activity import COMMUNICATION
-from whyidle.views.cpu_use import cpu_read, jobs
+from whyidle.views.cpu_use import cpu_read
 
 __all__ = ["Predicted", "Replayable", "lost_on", "predict", "replayable"]
 
@@ -53,7 +53,7 @@ def _cpus(views: Views) -> float | None:
     """CPUs that each process of the only job may use, or of the only machine; None otherwise."""
     if not cpu_read(views.evidence):
         return None
-    read = jobs(views)
+    read = views.cpu_jobs
     ranks = max(int(views.windows["rank"].n_unique()), 1)
     for name in ("cpus", "machine"):
         told = read[name].drop_nulls()

@@ -32,6 +32,7 @@ from whyidle.views.completeness import (
     sampled_ranks,
 )
 from whyidle.views.cpu_run import cpu_activity, cpu_windows
+from whyidle.views.cpu_use import jobs
 from whyidle.views.flights import Flights, flights
 from whyidle.views.host import Host, host
 from whyidle.views.nest import nest
@@ -237,6 +238,11 @@ class Views:
         steps = self.marks.select("rank", "source", *STEP).sort("start_ns", maintain_order=True)
         parts = steps.partition_by("rank", "source", as_dict=True, include_key=False)
         return dict(parts)
+
+    @cached_property
+    def cpu_jobs(self) -> pl.DataFrame:
+        """What was read of each job's CPUs; see views.cpu_use."""
+        return jobs(self.evidence)
 
     @cached_property
     def sampled_ranks(self) -> list[int | None]:

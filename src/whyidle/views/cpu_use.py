@@ -23,7 +23,8 @@ A counter that starts again adds what it counted since; nothing is guessed acros
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -51,9 +52,9 @@ def cpu_read(evidence: Evidence) -> bool:
     return bool(samples["metric"].cast(pl.String).is_in(list(CPU_METRICS)).any())
 
 
-def jobs(views: Views) -> pl.DataFrame:
+def jobs(evidence: Evidence) -> pl.DataFrame:
     """The frame that the module describes."""
-    samples = views.evidence.table("samples").with_columns(
+    samples = evidence.table("samples").with_columns(
         pl.col("host", "job", "metric").cast(pl.String)
     )
     found = samples.filter(pl.col("job").is_not_null() & pl.col("metric").str.starts_with("job/"))
@@ -94,9 +95,16 @@ def on_disk() -> pl.Expr:
     return (pl.col("on_disk") > 0) & (pl.col("on_disk") >= pl.col("running").fill_null(0.0))
 
 
+def gpu_words(row: Mapping[str, Any]) -> str:
+    """How much the GPUs of a job ran, as the end of a sentence; "" where they were not read."""
+    if row["gpu"] is None:
+        return ""
+    return f"; its GPUs ran something for {row['gpu']:.0%} of the time"
+
+
 def waiting_for_disk(views: Views) -> pl.DataFrame:
     """Starved jobs whose threads wait for a disk, most first; ``sure``: by several readings."""
-    found = jobs(views).filter(starved() & on_disk())
+    found = views.cpu_jobs.filter(starved() & on_disk())
     sure = (pl.col("readings") >= LEAST_READINGS).alias("sure")
     return found.with_columns(sure).sort("on_disk", "job", descending=[True, False])
 

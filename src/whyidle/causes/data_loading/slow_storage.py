@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from whyidle.diagnosis import EvidenceRow, Place, Remedy, Sign
 from whyidle.stories import loader_run
-from whyidle.views.cpu_use import waiting_for_disk
+from whyidle.views.cpu_use import gpu_words, waiting_for_disk
 from whyidle.views.loading import told
 
 if TYPE_CHECKING:
@@ -50,14 +50,13 @@ def _on_disk(views: Views) -> list[Sign]:
     found = []
     for row in waiting_for_disk(views).iter_rows(named=True):
         where = f" on {row['host']}" if row["host"] else ""
-        gpu = f"; its GPUs ran something for {row['gpu']:.0%} of the time"
         path = views.evidence.sources[row["source"]].path
         found.append(
             Sign(
                 level="deduced" if row["sure"] else "suspected",
                 what=f"Job {row['job']}{where} had {row['on_disk']:.3g} threads that waited for a "
                 f"disk, and {row['running'] or 0:.3g} that wanted to run"
-                f"{gpu if row['gpu'] is not None else ''}.",
+                f"{gpu_words(row)}.",
                 where=[Place(host=row["host"])],
                 evidence=[EvidenceRow(source=path, row=None, what="states of the job's threads")],
                 remedies=_remedies(),

@@ -31,7 +31,7 @@ import polars as pl
 
 from whyidle.cpu_stories import Clerk
 from whyidle.diagnosis import EvidenceRow, Level, Place, Remedy, Sign
-from whyidle.views.cpu_use import jobs, on_disk, starved
+from whyidle.views.cpu_use import gpu_words, on_disk, starved
 from whyidle.views.sampled import LEAST_READINGS
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ CROWDED = 1.25
 
 def observations(views: Views) -> list[Sign]:
     """Jobs whose quota ran out or whose threads queued, the worst first."""
-    found = jobs(views).filter(starved() & ~on_disk().fill_null(value=False))
+    found = views.cpu_jobs.filter(starved() & ~on_disk().fill_null(value=False))
     crowd = pl.col("running") / pl.col("cpus")
     held = found.filter(pl.col("held") >= HELD).sort("held", "job", descending=[True, False])
     crowded = found.filter((crowd > CROWDED) & ~(pl.col("held") >= HELD).fill_null(value=False))
@@ -85,13 +85,11 @@ def _who(row: dict[str, Any]) -> str:
 
 
 def _sign(views: Views, row: dict[str, Any], level: Level, what: str) -> Sign:
-    if row["gpu"] is not None:
-        what += f"; its GPUs ran something for {row['gpu']:.0%} of the time"
     path = views.evidence.sources[row["source"]].path
     shown = f"{row['readings'] or 0} readings of job {row['job']}"
     return Sign(
         level=level,
-        what=f"{what}.",
+        what=f"{what}{gpu_words(row)}.",
         where=[Place(host=row["host"])],
         evidence=[EvidenceRow(source=path, row=None, what=shown)],
         remedies=_remedies(),

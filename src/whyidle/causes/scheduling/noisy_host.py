@@ -29,7 +29,7 @@ import polars as pl
 from whyidle.cpu_stories import Clerk
 from whyidle.diagnosis import EvidenceRow, Place, Remedy, Sign
 from whyidle.stories import Story
-from whyidle.views.cpu_use import jobs, starved
+from whyidle.views.cpu_use import gpu_words, starved
 from whyidle.views.slow_spells import slow_spells
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def observations(views: Views) -> list[Sign]:
     """Jobs on crowded machines, then spells of slow steps."""
     crowded = pl.col("load") > pl.col("machine")
     others = pl.col("busy") - pl.col("used")
-    found = jobs(views).filter(starved() & crowded & (others > pl.col("used")))
+    found = views.cpu_jobs.filter(starved() & crowded & (others > pl.col("used")))
     found = found.with_columns(others.alias("others")).sort(
         "others", "job", descending=[True, False]
     )
@@ -54,11 +54,11 @@ def observations(views: Views) -> list[Sign]:
 
 
 def _crowded(views: Views, row: dict[str, Any]) -> Sign:
-    gpu = f"; its GPUs ran something for {row['gpu']:.0%} of the time" if row["gpu"] else ""
     where = f" {row['host']}" if row["host"] else ""
     what = (
         f"The machine{where} had a load of {row['load']:.3g} on {row['machine']:.3g} CPUs, and of "
-        f"{row['busy']:.3g} CPUs in use {row['others']:.3g} were not used by job {row['job']}{gpu}."
+        f"{row['busy']:.3g} CPUs in use {row['others']:.3g} were not used by job {row['job']}"
+        f"{gpu_words(row)}."
     )
     path = views.evidence.sources[row["source"]].path
     shown = f"load {row['load']:.3g}, {row['machine']:.3g} CPUs"
