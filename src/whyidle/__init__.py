@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Diagnosis", "Finding", "__version__", "diagnose", "read"]
+__all__ = ["Diagnosis", "Finding", "__version__", "diagnose", "read", "step"]
 
 
 def read(
@@ -53,6 +53,17 @@ def diagnose(
     from whyidle.diagnose import diagnose as diagnose_evidence
 
     return diagnose_evidence(evidence, steps=steps)
+
+
+def step() -> None:
+    """The end of one training step, told to ``whyidle run``; does nothing in any other run.
+
+    Call it once per step, in every rank, where steps are not those of one torch.optim optimizer.
+    From the first call on only these calls count as steps.
+    """
+    hook = sys.modules.get("_whyidle_hook")
+    if hook is not None:
+        hook.step()
 
 
 class _Package(ModuleType):

@@ -112,6 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
         return added
 
     _add_diagnose(verb)
+    _add_run(verb)
     _add_compare(verb)
     _add_render(verb)
     _add_explain(verb)
@@ -161,6 +162,26 @@ def _add_diagnose(verb: AddVerb) -> None:
         help="judge the ranks on a cluster instead: tcp://HOST:PORT (Dask), ray://HOST:PORT or "
         "auto (Ray); dask or ray start one on this machine",
     )
+
+
+def _add_run(verb: AddVerb) -> None:
+    from whyidle.observe import command
+
+    parser = verb(
+        "run",
+        _run,
+        "observe a training command without changing it, then diagnose it",
+        "Run a training command as it is, time its steps and what they wait for, profile a few of "
+        "them, and say why the GPU (or the CPU, where there is none) idles. The job's output is "
+        "untouched and its exit code is passed on.",
+    )
+    parser.add_argument(
+        "--steps",
+        type=steps_of,
+        metavar="A:B",
+        help="profile the steps from A up to, not including, B, counted from 0 (default: 10:14)",
+    )
+    command.add(parser)
 
 
 def _add_compare(verb: AddVerb) -> None:
@@ -297,6 +318,12 @@ def _diagnose(options: argparse.Namespace) -> int:
         reports.say(sentence)
     gate.check_judged(diagnosis, limits, _cause_ids() if limits else ())
     return ABOVE_LIMIT if above else FINE
+
+
+def _run(options: argparse.Namespace) -> int:
+    from whyidle.observe import command
+
+    return command.run(options, _cause_ids() if options.fail_on else [])
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -119,7 +119,7 @@ _LIBRARY = re.compile(
     r"|diffusers|tokenizers|safetensors|huggingface_hub|torchdata|torchmetrics|webdataset|wandb|tqdm"
     r"|contextlib\.py|threading\.py|selectors\.py|multiprocessing|concurrent|asyncio|importlib"
     r"|functools\.py|runpy\.py|typing_extensions\.py|typing\.py|enum\.py|inspect\.py|warnings\.py"
-    r"|weakref\.py|dataclasses\.py|abc\.py|copy\.py|collections)(/|\(|$)"
+    r"|weakref\.py|dataclasses\.py|abc\.py|copy\.py|collections|_whyidle_hook)(/|\(|$)"
 )
 
 

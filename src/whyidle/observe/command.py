@@ -1,0 +1,138 @@
+"""``whyidle run``: observe a real training command without changing it, then diagnose it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from whyidle.diagnosis import Diagnosis
+    from whyidle.observe.events import Process
+    from whyidle.observe.launch import Outcome
+
+FORMATS = ("terminal", "json", "markdown", "html")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``whyidle run``, but for --steps, which the command line adds."""
+    parser.add_argument(
+        "-o", "--output", metavar="DIR", help="the bundle: a new folder (default: whyidle-DATE)"
+    )
+    parser.add_argument(
+        "--report",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write the report to FILE instead of stderr; may be repeated, each suffix picks its "
+        "format (.html, .json, .md, .txt)",
+    )
+    parser.add_argument(
+        "--every",
+        type=int,
+        metavar="N",
+        help="profile a few steps again every N steps (default: once)",
+    )
+    parser.add_argument(
+        "--no-stacks", action="store_true", help="profile without Python stacks, which is cheaper"
+    )
+    parser.add_argument(
+        "--no-profile", action="store_true", help="time steps and waits only; nothing is profiled"
+    )
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help="exit 1 when more than this share is lost, as in diagnose; speaks only when the job "
+        "itself exited 0",
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the training command"
+    )
+
+
+def run(options: argparse.Namespace, causes: list[str]) -> int:
+    """Observe, report, and return the job's exit code, or 1 when it was 0 and a limit fell."""
+    from whyidle import gate, reports
+    from whyidle.errors import UsageError
+    from whyidle.observe.launch import new_bundle, observed
+
+    command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not command:
+        raise UsageError(
+            "No command was given.\nWrite it after two dashes: whyidle run -- python train.py"
+        )
+    planned = reports.planned(None, options.report) if options.report else []
+    limits = gate.parse_limits(options.fail_on, causes) if options.fail_on else []
+    bundle = new_bundle(options.output)
+    quiet = getattr(options, "quiet", False)
+    if not quiet:
+        reports.say(f"observing {command[0]} into {bundle}")
+    outcome = observed(command, bundle, hook_options(options))
+    try:
+        diagnosis = _told(bundle, outcome, options)
+        if diagnosis is not None:
+            if planned:
+                reports.deliver(diagnosis, planned, quiet=quiet)
+            else:
+                drawn = reports.text_of(diagnosis, "terminal", on_terminal=sys.stderr.isatty())
+                sys.stderr.write(drawn)
+            if not quiet:
+                reports.say(f"again, or in another format: whyidle diagnose {bundle}")
+        if outcome.code or not limits:
+            return outcome.code
+        if diagnosis is None:
+            raise UsageError("The limits of --fail-on cannot be judged without a profile.")
+        above = gate.exceeded(diagnosis, limits)
+        for sentence in above:
+            reports.say(sentence)
+        gate.check_judged(diagnosis, limits, causes)
+        return 1 if above else 0
+    except Exception as error:
+        if outcome.code == 0:
+            raise
+        reports.say(f"{error}")  # the job's own exit code wins over what befell its report
+        return outcome.code
+
+
+def hook_options(options: argparse.Namespace) -> dict[str, object]:
+    """What the hook is told, as its own docstring describes."""
+    first, end = options.steps or (None, None)
+    windows: dict[str, int | None] = {"every": options.every}
+    if first is not None:
+        windows["first"] = max(first, 1)
+    if end is not None:
+        windows["length"] = max(end - (windows.get("first") or 1), 1)
+        windows.setdefault("first", 1)
+    return {
+        "windows": windows,
+        "stacks": not options.no_stacks,
+        "profile": not options.no_profile,
+    }
+
+
+def _told(bundle: Path, outcome: Outcome, options: argparse.Namespace) -> Diagnosis | None:
+    """Tell the whole run on stderr; the diagnosis of what was profiled, None of nothing."""
+    from whyidle import reports
+    from whyidle.observe import events, story
+
+    found: list[Process] = events.processes(bundle)
+    for line in story.told(found, outcome):
+        reports.say(line)
+    windows = sorted((bundle / "windows").glob("*.json.gz"))
+    readings = sorted((bundle / "samples").glob("*.csv"))
+    if not windows:
+        for line in story.without_profile(found, hook_options(options)):
+            reports.say(line)
+    if not windows and not _held(readings):
+        return None
+    from whyidle.executor import diagnose_files
+
+    return diagnose_files([*windows, *_held(readings)])
+
+
+def _held(readings: list[Path]) -> list[Path]:
+    """The readings that hold more than their heading."""
+    return [path for path in readings if path.read_bytes().count(b"\n") > 3]

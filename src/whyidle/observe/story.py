@@ -1,0 +1,164 @@
+"""The whole run in a few lines: steps, what they waited for, pauses, and how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+
+import numpy as np
+
+from whyidle.observe.events import Process
+from whyidle.observe.launch import Outcome
+from whyidle.render.numerals import count, duration, percent
+
+WARM_UP = 3
+"""Steps at the start that are not in the median, where there are more than twice as many."""
+
+UNEVEN = 1.2
+"""The mean step is told too where it is so many times the median."""
+
+WAITS = 0.05
+"""A loader wait of at least this share of a step is told with the loader's settings."""
+
+LEAST_PAUSE = 0.01
+"""Pauses that take less than this share of the run are not told."""
+
+PAUSES = {
+    "checkpoint": "in torch.save",
+    "collector": "in Python's garbage collector",
+    "loader_start": "starting data loaders",
+}
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One training process. Seconds; ``wait_share`` and ``hook_share`` are shares of its steps."""
+
+    process: Process
+    steps: int
+    step_s: float
+    mean_s: float
+    wait_share: float
+    hook_share: float
+    start_up_s: float
+
+
+def trainers(found: list[Process]) -> list[Rank]:
+    """The processes that made steps, by rank where ranks are known."""
+    made = [_rank(process) for process in found if process.rows]
+    return sorted(made, key=lambda rank: rank.process.about.get("rank") or 0)
+
+
+def _rank(process: Process) -> Rank:
+    rows = process.steps
+    settled = rows[WARM_UP:] if len(rows) > 2 * WARM_UP else rows[len(rows) > 1 :]
+    lasted = settled[:, 2] - settled[:, 1]
+    begun = int(process.about.get("started_ns") or rows[0, 1])
+    whole = max(int(lasted.sum()), 1)
+    return Rank(
+        process,
+        len(rows),
+        float(np.median(lasted)) / 1e9,
+        float(np.mean(lasted)) / 1e9,
+        int(settled[:, 3].sum()) / whole,
+        int(settled[:, 4].sum()) / whole,
+        (int(rows[0, 2]) - begun) / 1e9,
+    )
+
+
+def told(found: list[Process], outcome: Outcome) -> list[str]:
+    """Lines for stderr: what the hook saw of the whole run."""
+    lines = [f"The job {ended(outcome)}."]
+    ranks = trainers(found)
+    if not ranks:
+        return [*lines, *_no_steps(found)]
+    slowest = max(ranks, key=lambda rank: rank.mean_s)
+    several = f" on each of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    uneven = slowest.mean_s > UNEVEN * slowest.step_s
+    mean = f" and the mean one {duration(slowest.mean_s)}" if uneven else ""
+    lines.append(
+        f"{count(slowest.steps, 'step')}{several}; the median step took "
+        f"{duration(slowest.step_s)}{mean}{', on the slowest rank' if several else ''}; the first one ended after "
+        f"{duration(slowest.start_up_s)}."
+    )
+    lines += _waiting(slowest)
+    lines += _pauses(slowest)
+    lines.append(f"The observer took {percent(slowest.hook_share)} of a step outside profiles.")
+    problems = sorted({problem for process in found for problem in process.problems})
+    return lines + [f"Not observed: {problem}" for problem in problems[:4]]
+
+
+def ended(outcome: Outcome) -> str:
+    """How the job ended, as a clause."""
+    took = f"after {duration(outcome.wall_s)}"
+    if outcome.signal is not None:
+        try:
+            name = signal.Signals(outcome.signal).name
+        except ValueError:
+            name = f"signal {outcome.signal}"
+        return f"was ended by {name} {took}"
+    return f"ended with exit code {outcome.code} {took}"
+
+
+def _no_steps(found: list[Process]) -> list[str]:
+    if not found:
+        return [
+            "None of its processes imported torch in a Python that reads PYTHONPATH, so there is "
+            "nothing to judge.",
+            "Check that the command trains, and that it does not start Python with -I or -E, in "
+            "a container, or on another machine.",
+        ]
+    return [
+        "torch was imported, but no optimizer made a step, so there is nothing to judge.",
+        "Where the job does not step a torch.optim optimizer, call whyidle.step() at the end of "
+        "each step.",
+    ]
+
+
+def _waiting(rank: Rank) -> list[str]:
+    if rank.wait_share < WAITS:
+        return [f"Steps waited for the data loader {percent(rank.wait_share)} of their time."]
+    lines = [f"Steps waited for the data loader {percent(rank.wait_share)} of their time:"]
+    for loader in rank.process.loaders[:3]:
+        place = f"{os.path.basename(loader['file'])}:{loader['line']}" if loader["file"] else "?"
+        lines.append(
+            f" - {loader['dataset']} at {place}: batch_size={loader['batch_size']}, "
+            f"num_workers={loader['num_workers']}, prefetch_factor={loader['prefetch_factor']}, "
+            f"persistent_workers={loader['persistent_workers']}"
+        )
+    return lines
+
+
+def _pauses(rank: Rank) -> list[str]:
+    rows = rank.process.steps
+    profiled = sum(p[2] - p[1] for p in rank.process.pauses if p[0] == "profiler")
+    whole = max(int(rows[-1, 2] - rows[0, 2]) - profiled, 1)
+    lines = []
+    if profiled:
+        lines.append(
+            f"Starting and ending the profiler took {duration(profiled / 1e9)} in all, which is in "
+            "no step."
+        )
+    for kind, words in PAUSES.items():
+        mine = [p for p in rank.process.pauses if p[0] == kind and p[1] >= rows[0, 2]]
+        took = sum(p[2] - p[1] for p in mine)
+        if took >= LEAST_PAUSE * whole:
+            line = next((f", {os.path.basename(p[3])}:{p[4]}" for p in mine if p[3]), "")
+            lines.append(
+                f"{percent(took / whole)} of the time after the first step went by {words} "
+                f"({count(len(mine), 'time')}{line})."
+            )
+    return lines
+
+
+def without_profile(found: list[Process], options: dict[str, object]) -> list[str]:
+    """Why there is no profile of a job, and how to get one; nothing where steps were not seen."""
+    made = max((len(process.rows) for process in found), default=0)
+    if not made or not options.get("profile"):
+        return []
+    return [
+        f"No step was profiled: the job made {count(made, 'step')}, and a profile begins after "
+        "those that warm up.",
+        "Let it run longer, or choose steps: whyidle run --steps 2:6 -- ...",
+    ]
