@@ -77,9 +77,10 @@ def told(found: list[Process], outcome: Outcome) -> list[str]:
     several = f" on each of {len(ranks)} ranks" if len(ranks) > 1 else ""
     uneven = slowest.mean_s > UNEVEN * slowest.step_s
     mean = f" and the mean one {duration(slowest.mean_s)}" if uneven else ""
+    of = ", on the slowest rank" if several else ""
     lines.append(
         f"{count(slowest.steps, 'step')}{several}; the median step took "
-        f"{duration(slowest.step_s)}{mean}{', on the slowest rank' if several else ''}; the first one ended after "
+        f"{duration(slowest.step_s)}{mean}{of}; the first one ended after "
         f"{duration(slowest.start_up_s)}."
     )
     lines += _waiting(slowest)
