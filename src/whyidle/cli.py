@@ -113,6 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_diagnose(verb)
     _add_run(verb)
+    _add_prove(verb)
     _add_compare(verb)
     _add_render(verb)
     _add_explain(verb)
@@ -182,6 +183,19 @@ def _add_run(verb: AddVerb) -> None:
         help="profile the steps from A up to, not including, B, counted from 0 (default: 10:14)",
     )
     command.add(parser)
+
+
+def _add_prove(verb: AddVerb) -> None:
+    from whyidle.trial import command
+
+    command.add(
+        verb(
+            "prove",
+            command.run,
+            "run two commands in turn and say whether the second is faster, and by how much",
+            command.DESCRIPTION,
+        )
+    )
 
 
 def _add_compare(verb: AddVerb) -> None:

@@ -1,0 +1,249 @@
+"""``whyidle prove``: its options, and what happens when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from whyidle.trial.pairs import Plan, Run
+
+FORMATS = ("terminal", "json", "markdown")
+
+PROVEN, NOT_PROVEN = 0, 1
+
+USAGE = "Write: whyidle prove [OPTIONS] -- BEFORE... -- AFTER..."
+
+DESCRIPTION = (
+    "Run two commands in turn, several times each, and say how many times faster the second is, "
+    "with an interval, and whether its loss stayed the same. Exit 0: faster as asked, and training "
+    "not changed; 1: not proven, or a run failed; 2: usage."
+)
+
+EPILOG = USAGE + " A command that holds -- itself goes into: sh -c '...'."
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``prove`` to its parser."""
+    parser.usage = "whyidle prove [OPTIONS] -- BEFORE... -- AFTER..."
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "--pairs",
+        type=_at_least_two,
+        default=5,
+        metavar="N",
+        help="how often each command runs, 2 or more (default 5)",
+    )
+    parser.add_argument(
+        "--steps", type=_positive, metavar="N", help="end each training job after N steps"
+    )
+    parser.add_argument(
+        "--warm-up",
+        type=_whole,
+        default=3,
+        metavar="N",
+        help="steps at the start that are not counted (default 3; half of the steps at most)",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=_factor,
+        default=1.05,
+        metavar="TIMES",
+        help="how many times faster it must surely be (default 1.05)",
+    )
+    parser.add_argument(
+        "--loss-tolerance",
+        type=_share,
+        default=0.02,
+        metavar="SHARE",
+        help="how much the loss may differ, as a share of it (default 0.02)",
+    )
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="end a run after S seconds, as failed"
+    )
+    parser.add_argument("--format", choices=FORMATS, help="what stdout gets (default terminal)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.json", help="also write the proof to FILE.json"
+    )
+    parser.add_argument(
+        "commands", nargs=argparse.REMAINDER, metavar="-- BEFORE... -- AFTER...", help="what to run"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the two commands, tell what that gave, and return the exit code."""
+    import tempfile
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from whyidle.trial.child import terminated_like_interrupted
+    from whyidle.trial.judged import proof_of
+    from whyidle.trial.pairs import run_all
+    from whyidle.trial.showing import RunsBar
+
+    plan = _plan(options)
+    _check_output(options.output)
+    quiet = bool(getattr(options, "quiet", False))
+    started = datetime.now(UTC)
+    runs: list[Run] = []
+    with tempfile.TemporaryDirectory(prefix="whyidle-prove-") as folder:
+        try:
+            with terminated_like_interrupted(), RunsBar(quiet=quiet) as bar:
+                run_all(plan, Path(folder), runs, bar)
+        except KeyboardInterrupt:
+            _say_interrupted(plan, runs)
+            raise
+        proof = proof_of(
+            plan, runs, started, at_least=options.at_least, tolerance=options.loss_tolerance
+        )
+        if proof.verdict == "failed":
+            _say_failed(runs[-1], proof.reasons)
+    _deliver(proof, options.format or "terminal", options.output, quiet=quiet)
+    return PROVEN if proof.proven else NOT_PROVEN
+
+
+def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The two commands among ``words``, which ``--`` parts; UsageError when that is not so."""
+    from whyidle.errors import UsageError
+
+    given = list(words[1:] if words[:1] == ["--"] else words)
+    parts: list[list[str]] = [[]]
+    for word in given:
+        if word == "--":
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    if len(parts) > 2:
+        raise UsageError(
+            f"{len(parts)} commands, parted by --, where two are compared.\n"
+            "A command that holds -- itself goes into: sh -c '...'"
+        )
+    if not parts[0]:
+        raise UsageError(f"The command BEFORE is missing.\n{USAGE}")
+    if len(parts) < 2 or not parts[1]:
+        raise UsageError(f"The command AFTER is missing.\n{USAGE}")
+    return parts[0], parts[1]
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    import shutil
+
+    from whyidle.errors import UsageError
+    from whyidle.trial.pairs import Plan
+
+    before, after = parted(options.commands)
+    for command in (before, after):
+        if shutil.which(command[0]) is None:
+            raise UsageError(
+                f"{command[0]}: no such command, or not executable.\n"
+                "Check its spelling; a script needs its interpreter before it: python train.py"
+            )
+    return Plan(
+        before=before,
+        after=after,
+        pairs=options.pairs,
+        steps=options.steps,
+        warm_up=options.warm_up,
+        timeout_s=options.timeout,
+    )
+
+
+def _check_output(output: str | None) -> None:
+    from whyidle.errors import UsageError
+    from whyidle.reports import check_output
+
+    if output is None:
+        return
+    if not output.lower().endswith(".json"):
+        raise UsageError(f"-o {output}: a proof is JSON.\nGive a name that ends in .json.")
+    check_output(output, ())
+
+
+def _deliver(proof: object, format: str, output: str | None, *, quiet: bool) -> None:
+    import sys
+    from pathlib import Path
+
+    from whyidle.reports import columns, say, write_file, write_stdout
+    from whyidle.trial.proof import Proof
+    from whyidle.trial.telling import drawn
+
+    assert isinstance(proof, Proof)
+    if output is not None:
+        write_file(Path(output), proof.to_json())
+        if not quiet:
+            say(f"wrote {output}")
+    write_stdout(drawn(proof, format, columns(sys.stdout.isatty())))
+
+
+def _say_failed(last: Run, reasons: Sequence[str]) -> None:
+    from whyidle.reports import say
+    from whyidle.trial.child import tail
+
+    told = tail(last.output)
+    lines = f"Its last output:\n{told}" if told.strip() else "It printed nothing."
+    say("\n".join([*reasons, lines]))
+
+
+def _say_interrupted(plan: Plan, runs: Sequence[Run]) -> None:
+    import statistics
+
+    from whyidle.render.numerals import duration
+    from whyidle.reports import say
+    from whyidle.trial.judged import measure_of, seconds
+
+    told = [f"interrupted after {len(runs)} of {2 * plan.pairs} runs"]
+    if runs:
+        what = measure_of(runs).what
+        for side in ("before", "after"):
+            known = [seconds(one, what) for one in runs if one.side == side]
+            if known:
+                told.append(f"{side} {duration(statistics.median(known))} ({what})")
+    say(", ".join(told))
+
+
+def _whole(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if (number := _whole(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
+    return number
+
+
+def _at_least_two(text: str) -> int:
+    if (number := _whole(text)) < 2:
+        raise argparse.ArgumentTypeError(f"{text!r}: an interval needs 2 pairs or more")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
+    return number
+
+
+def _seconds(text: str) -> float:
+    if (number := _number(text)) <= 0 or number > 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1,000,000 seconds")
+    return number
+
+
+def _factor(text: str) -> float:
+    if (number := _number(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1, which is no faster")
+    return number
+
+
+def _share(text: str) -> float:
+    if (number := _number(text)) < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is below 0")
+    return number
