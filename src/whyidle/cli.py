@@ -180,7 +180,8 @@ def _add_run(verb: AddVerb) -> None:
         "--steps",
         type=steps_of,
         metavar="A:B",
-        help="profile the steps from A up to, not including, B, counted from 0 (default: 10:14)",
+        help="profile the steps from A up to, not including, B, counted from 0 and from 2 on "
+        "(default: 10:14)",
     )
     command.add(parser)
 

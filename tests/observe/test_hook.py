@@ -53,6 +53,19 @@ def test_the_window_holds_the_steps_it_says(trained: tuple[Path, str, str]) -> N
     assert [step["number"] for step in device["steps"]] == [10, 11, 12, 13]
 
 
+@pytest.mark.parametrize(
+    ("asked", "profiled"), [("0:5", (2, 5)), ("4:6", (4, 6)), (":4", (2, 4)), ("15:", (15, 19))]
+)
+def test_the_steps_asked_for_are_profiled(
+    tmp_path: Path, asked: str, profiled: tuple[int, int]
+) -> None:
+    """Steps 0 and 1 cannot be: the first shows where steps end, the second warms up."""
+    job = script(tmp_path, TRAINING)
+    assert observe(tmp_path, PYTHON, str(job), options=("--steps", asked)).returncode == 0
+    (window,) = events(tmp_path, "window")
+    assert (window["first"], window["last"]) == profiled
+
+
 def test_the_optimizer_is_described_and_where_it_steps(trained: tuple[Path, str, str]) -> None:
     (optimizer,) = events(trained[0], "optimizer")
     assert (optimizer["name"], optimizer["parameters"], optimizer["lr"]) == ("SGD", 9, 0.1)

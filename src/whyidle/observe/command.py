@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from whyidle.observe.events import Process
     from whyidle.observe.launch import Outcome
 
-FORMATS = ("terminal", "json", "markdown", "html")
+EARLIEST = 2
+"""The first step that can be profiled: step 0 finds the steps, step 1 warms the profiler up."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -101,11 +102,10 @@ def hook_options(options: argparse.Namespace) -> dict[str, object]:
     """What the hook is told, as its own docstring describes."""
     first, end = options.steps or (None, None)
     windows: dict[str, int | None] = {"every": options.every}
-    if first is not None:
-        windows["first"] = max(first, 1)
-    if end is not None:
-        windows["length"] = max(end - (windows.get("first") or 1), 1)
-        windows.setdefault("first", 1)
+    if options.steps is not None:
+        windows["first"] = begin = max(first or 0, EARLIEST)
+        if end is not None:
+            windows["length"] = max(end - begin, 1)
     return {
         "windows": windows,
         "stacks": not options.no_stacks,

@@ -133,7 +133,8 @@ def _waiting(rank: Rank) -> list[str]:
 
 def _pauses(rank: Rank) -> list[str]:
     rows = rank.process.steps
-    profiled = sum(p[2] - p[1] for p in rank.process.pauses if p[0] == "profiler")
+    own = [p for p in rank.process.pauses if p[0] == "profiler"]
+    profiled = sum(p[2] - p[1] for p in own)
     whole = max(int(rows[-1, 2] - rows[0, 2]) - profiled, 1)
     lines = []
     if profiled:
@@ -142,7 +143,11 @@ def _pauses(rank: Rank) -> list[str]:
             "no step."
         )
     for kind, words in PAUSES.items():
-        mine = [p for p in rank.process.pauses if p[0] == kind and p[1] >= rows[0, 2]]
+        mine = [
+            p
+            for p in rank.process.pauses
+            if p[0] == kind and p[1] >= rows[0, 2] and not any(o[1] <= p[1] < o[2] for o in own)
+        ]
         took = sum(p[2] - p[1] for p in mine)
         if took >= LEAST_PAUSE * whole:
             line = next((f", {os.path.basename(p[3])}:{p[4]}" for p in mine if p[3]), "")

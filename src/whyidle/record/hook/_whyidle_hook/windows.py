@@ -9,13 +9,16 @@ from _whyidle_hook.host import rank
 FIRST, LENGTH = 10, 4
 """By default steps 10 to 13 are profiled; the one before them warms the profiler up."""
 
+EARLIEST = 2
+"""Step 0 is over before anything is known of steps, and step 1 warms the profiler up."""
+
 
 class Windows:
     """Starts and ends torch.profiler at steps; leaves the user's own profiler alone."""
 
     def __init__(self, bundle, options, events):
         chosen = options.get("windows") or {}
-        self._first = max(1, int(chosen.get("first") or FIRST))
+        self._first = max(EARLIEST, int(chosen.get("first") or FIRST))
         self._length = max(1, int(chosen.get("length") or LENGTH))
         self._every = chosen.get("every")
         self._on = options.get("profile", True)
