@@ -113,6 +113,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     _add_diagnose(verb)
     _add_run(verb)
+    _add_fix(verb)
     _add_prove(verb)
     _add_compare(verb)
     _add_render(verb)
@@ -184,6 +185,21 @@ def _add_run(verb: AddVerb) -> None:
         "(default: 10:14)",
     )
     command.add(parser)
+
+
+def _add_fix(verb: AddVerb) -> None:
+    from whyidle.fix import command
+
+    command.add(
+        verb(
+            "fix",
+            command.run,
+            "the change to a training script as a diff that can be undone",
+            "Write the changes that whyidle understands in a training script as one unified diff: "
+            "the safe ones, with --unsafe also those that can change results. It says what it left "
+            "alone and why.",
+        )
+    )
 
 
 def _add_prove(verb: AddVerb) -> None:

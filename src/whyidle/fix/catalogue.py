@@ -1,0 +1,28 @@
+"""All changes, in the order in which they are made to a file."""
+
+from __future__ import annotations
+
+from whyidle.fix.anomaly_mode import AnomalyMode
+from whyidle.fix.edits import Change
+from whyidle.fix.empty_cache import EmptyCache
+from whyidle.fix.loader_workers import LoaderWorkers
+from whyidle.fix.loss_item import LossItem
+from whyidle.fix.matmul_precision import MatmulPrecision
+from whyidle.fix.optimizer_foreach import OptimizerForeach
+from whyidle.fix.persistent_workers import PersistentWorkers
+from whyidle.fix.pinned_copies import PinnedCopies
+from whyidle.fix.unused_parameters import UnusedParameters
+from whyidle.fix.zero_grad import ZeroGrad
+
+CHANGES: tuple[Change, ...] = (
+    LoaderWorkers(),
+    PersistentWorkers(),
+    PinnedCopies(),
+    AnomalyMode(),
+    EmptyCache(),
+    OptimizerForeach(),
+    ZeroGrad(),
+    LossItem(),
+    MatmulPrecision(),
+    UnusedParameters(),
+)

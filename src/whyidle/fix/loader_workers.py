@@ -1,0 +1,71 @@
+"""A DataLoader without workers: gets a bounded number of them, which live on between epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import libcst as cst
+
+from whyidle.fix import loaders
+from whyidle.fix.arguments import argument, open_ended, with_keyword, with_value
+from whyidle.fix.edits import Edit, Left, at, left, replacing
+from whyidle.fix.source import Source
+
+
+class LoaderWorkers:
+    """Adds num_workers, and persistent_workers where nothing was said of it."""
+
+    NAME = "loader_workers"
+    CAUSES = (
+        "data_loading.loader_workers_too_few",
+        "data_loading.sample_work_too_heavy",
+        "data_loading.tokenise_on_the_fly",
+        "data_loading.slow_storage",
+    )
+    SAFE = True
+    WHY = (
+        "Worker processes load the next batches while the device computes. Order and content of "
+        "batches stay; random augmentation draws other numbers than in one process."
+    )
+
+    def find(self, source: Source) -> Iterator[Edit | Left]:
+        """Every loader that loads in the training process."""
+        for call in source.unclear_calls(*loaders.LOADER):
+            yield left(source, call, "this DataLoader may be another than that of torch")
+        for call in source.calls_of(*loaders.LOADER):
+            reason = self._reason(source, call)
+            if reason is not None:
+                yield left(source, call, reason)
+            elif loaders.workers_of(call) == 0:
+                yield self._edit(source, call)
+
+    @staticmethod
+    def _reason(source: Source, call: cst.Call) -> str | None:
+        if open_ended(call):
+            return "its arguments are decided elsewhere (* or **)"
+        workers = loaders.workers_of(call)
+        if workers is None:
+            return "num_workers is decided elsewhere"
+        if workers > 0:
+            return None
+        special = loaders.sensitive(call)
+        if special is not None:
+            return f"{special} is set, whose meaning depends on workers"
+        return loaders.against_workers(source, call)
+
+    @staticmethod
+    def _edit(source: Source, call: cst.Call) -> Edit:
+        count = loaders.bounded_workers()
+        old = argument(call, "num_workers", loaders.WORKERS)
+        keep = argument(call, "persistent_workers") is None and (
+            loaders.keeps_workers(source, call) is None
+        )
+
+        def changed(now: cst.Call) -> cst.Call:
+            current = argument(now, "num_workers", loaders.WORKERS) if old else None
+            more = with_value(now, current, "num_workers", str(count))
+            return with_keyword(more, "persistent_workers", "True") if keep else more
+
+        edit = at(source, call, f"num_workers={count}")
+        edit.nodes[call] = replacing(changed)
+        return edit
