@@ -354,7 +354,15 @@ def _diagnose(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     from whyidle.observe import command
 
-    return command.run(options, _cause_ids() if options.fail_on else [])
+    causes = _cause_ids() if options.fail_on else []
+    observed = command.observe(options, causes)
+    code = observed.outcome.code
+    try:
+        above = command.report(options, observed, causes)
+    except Exception as error:  # noqa: BLE001  what befalls the report is not the job's failure
+        failed = _failed(error, debug=getattr(options, "debug", False))
+        return code or (failed if options.fail_on else FINE)
+    return code or (ABOVE_LIMIT if above else FINE)
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -53,6 +53,25 @@ def test_a_limit_without_a_profile_is_bad_usage_unless_the_job_failed(tmp_path: 
     assert observe(other, PYTHON, "-c", "raise SystemExit(5)", options=limit).returncode == 5
 
 
+def test_a_report_that_cannot_be_written_is_told_and_costs_the_job_nothing(tmp_path: Path) -> None:
+    """The job itself removes the folder that the report was to go to."""
+    (tmp_path / "reports").mkdir()
+    trace = Path(__file__).parents[2] / "examples/traces/slow_loader_cpu.pt.trace.json.gz"
+    job = script(
+        tmp_path,
+        f"""
+        import os, shutil
+        os.rmdir("reports")
+        os.mkdir("bundle/windows")
+        shutil.copy({str(trace)!r}, "bundle/windows")
+        """,
+    )
+    ran = observe(tmp_path, PYTHON, str(job), options=("--report", "reports/r.html"))
+    assert ran.returncode == 0
+    assert "reports/r.html: cannot be written" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_a_command_that_does_not_exist_is_one_clear_sentence(tmp_path: Path) -> None:
     ran = observe(tmp_path, "no-such-command")
     assert ran.returncode == 2

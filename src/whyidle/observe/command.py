@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from whyidle.errors import UsageError
+
 if TYPE_CHECKING:
     from whyidle.diagnosis import Diagnosis
+    from whyidle.gate import Limit
     from whyidle.observe.events import Process
     from whyidle.observe.launch import Outcome
+    from whyidle.reports import Report
 
 EARLIEST = 2
 """The first step that can be profiled: step 0 finds the steps, step 1 warms the profiler up."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A job that has ended: where it is recorded, how it ended, and what was asked of it."""
+
+    bundle: Path
+    outcome: Outcome
+    planned: Sequence[Report]
+    limits: Sequence[Limit]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -54,10 +70,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace, causes: list[str]) -> int:
-    """Observe, report, and return the job's exit code, or 1 when it was 0 and a limit fell."""
+def observe(options: argparse.Namespace, causes: Collection[str]) -> Observed:
+    """Check the arguments, then run the job to its end under observation."""
     from whyidle import gate, reports
-    from whyidle.errors import UsageError
     from whyidle.observe.launch import new_bundle, observed
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -68,34 +83,37 @@ def run(options: argparse.Namespace, causes: list[str]) -> int:
     planned = reports.planned(None, options.report) if options.report else []
     limits = gate.parse_limits(options.fail_on, causes) if options.fail_on else []
     bundle = new_bundle(options.output)
-    quiet = getattr(options, "quiet", False)
-    if not quiet:
+    if not getattr(options, "quiet", False):
         reports.say(f"observing {command[0]} into {bundle}")
-    outcome = observed(command, bundle, hook_options(options))
-    try:
-        diagnosis = _told(bundle, outcome, options)
-        if diagnosis is not None:
-            if planned:
-                reports.deliver(diagnosis, planned, quiet=quiet)
-            else:
-                drawn = reports.text_of(diagnosis, "terminal", on_terminal=sys.stderr.isatty())
-                sys.stderr.write(drawn)
-            if not quiet:
-                reports.say(f"again, or in another format: whyidle diagnose {bundle}")
-        if outcome.code or not limits:
-            return outcome.code
-        if diagnosis is None:
-            raise UsageError("The limits of --fail-on cannot be judged without a profile.")
-        above = gate.exceeded(diagnosis, limits)
-        for sentence in above:
-            reports.say(sentence)
-        gate.check_judged(diagnosis, limits, causes)
-        return 1 if above else 0
-    except Exception as error:
-        if outcome.code == 0:
-            raise
-        reports.say(f"{error}")  # the job's own exit code wins over what befell its report
-        return outcome.code
+    return Observed(bundle, observed(command, bundle, hook_options(options)), planned, limits)
+
+
+def report(options: argparse.Namespace, of: Observed, causes: Collection[str]) -> bool:
+    """Tell and diagnose what was observed; whether a limit was exceeded, False if the job failed.
+
+    Raises UsageError for a limit that cannot be judged.
+    """
+    from whyidle import gate, reports
+
+    quiet = getattr(options, "quiet", False)
+    diagnosis = _told(of.bundle, of.outcome, options)
+    if diagnosis is not None:
+        if of.planned:
+            reports.deliver(diagnosis, of.planned, quiet=quiet)
+        else:
+            drawn = reports.text_of(diagnosis, "terminal", on_terminal=sys.stderr.isatty())
+            sys.stderr.write(drawn)
+        if not quiet:
+            reports.say(f"again, or in another format: whyidle diagnose {of.bundle}")
+    if of.outcome.code or not of.limits:
+        return False
+    if diagnosis is None:
+        raise UsageError("The limits of --fail-on cannot be judged without a profile.")
+    above = gate.exceeded(diagnosis, of.limits)
+    for sentence in above:
+        reports.say(sentence)
+    gate.check_judged(diagnosis, of.limits, causes)
+    return bool(above)
 
 
 def hook_options(options: argparse.Namespace) -> dict[str, object]:
@@ -122,17 +140,17 @@ def _told(bundle: Path, outcome: Outcome, options: argparse.Namespace) -> Diagno
     for line in story.told(found, outcome):
         reports.say(line)
     windows = sorted((bundle / "windows").glob("*.json.gz"))
-    readings = sorted((bundle / "samples").glob("*.csv"))
+    readings = [path for path in (bundle / "samples").glob("*.csv") if _has_readings(path)]
     if not windows:
         for line in story.without_profile(found, hook_options(options)):
             reports.say(line)
-    if not windows and not _held(readings):
+    if not windows and not readings:
         return None
     from whyidle.executor import diagnose_files
 
-    return diagnose_files([*windows, *_held(readings)])
+    return diagnose_files([*windows, *readings])
 
 
-def _held(readings: list[Path]) -> list[Path]:
-    """The readings that hold more than their heading."""
-    return [path for path in readings if path.read_bytes().count(b"\n") > 3]
+def _has_readings(path: Path) -> bool:
+    """Whether a table of readings holds more than its heading."""
+    return path.read_bytes().count(b"\n") > 3
