@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from whyidle.render.plain import clean
 
@@ -17,16 +17,18 @@ PATIENCE_S = 1.0
 """Work shorter than this shows no bar."""
 
 
-class ReadingBar:
-    """Called with (path, bytes done, bytes in all) while files are read; draws after a second."""
+def watched() -> bool:
+    """Whether a person watches stderr on a terminal that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._off = quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"
-        self._started_s = time.monotonic()
+
+class Bar:
+    """A block within which a bar may be drawn; it is gone when the block is left."""
+
+    def __init__(self) -> None:
         self._progress: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
 
-    def __enter__(self) -> ReadingBar:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -37,6 +39,16 @@ class ReadingBar:
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
+
+
+class ReadingBar(Bar):
+    """Called with (path, bytes done, bytes in all) while files are read; draws after a second."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__()
+        self._off = quiet or not watched()
+        self._started_s = time.monotonic()
+        self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, path: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` bytes of ``path`` have been read."""

@@ -223,10 +223,14 @@ def write_file(path: Path, text: str) -> None:
         ) from error
 
 
-def write_stdout(text: str) -> None:
-    """Print ``text``; a reader that has gone away (``| head``) is not an error, a full disk is."""
+def write_stdout(told: str | bytes) -> None:
+    """Print text, or bytes as they are; a reader that has gone away (``| head``) is no error."""
     try:
-        sys.stdout.write(_ended(text))
+        if isinstance(told, bytes):
+            sys.stdout.flush()
+            sys.stdout.buffer.write(told)
+        else:
+            sys.stdout.write(_ended(told))
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,6 +6,7 @@ import argparse
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,3 +168,15 @@ def test_a_diagnosis_keeps_to_changes_that_answer_it(
     out = capfd.readouterr().out
     assert "-    gc.collect()" in out
     assert "-    o.zero_grad" not in out
+
+
+def test_a_reader_that_has_gone_away_is_no_error(here: Path) -> None:
+    """As with ``whyidle fix train.py | head -0``."""
+    (here / "train.py").write_text(SLOW)
+    read, write = os.pipe()
+    os.close(read)
+    line = [sys.executable, "-m", "whyidle", "fix", "train.py"]
+    with open(write, "wb") as gone:
+        ran = subprocess.run(line, stdout=gone, stderr=subprocess.PIPE, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "internal error" not in ran.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,13 +40,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the diff, or write it with --apply; 0 also when there is nothing to change."""
+    from whyidle import reports
+
     changes = _known()
     if options.list:
-        _out("".join(_listed(c) for c in changes).encode())
+        reports.write_stdout("".join(_listed(c) for c in changes))
         return 0
     if not options.files:
         raise UsageError("No file was given.\nName the training script: whyidle fix train.py")
-    diagnosis = _diagnosis(options.diagnosis) if options.diagnosis else None
+    diagnosis = reports.saved(options.diagnosis) if options.diagnosis else None
     chosen = _chosen(changes, options, diagnosis)
     results = [(path, _one(path, chosen, diagnosis)) for path in _paths(options.files)]
     if chosen:
@@ -55,11 +56,11 @@ def run(options: argparse.Namespace) -> int:
             _tell(path, fixed, getattr(options, "quiet", False))
     diffs = b"".join(_diff(path, fixed) for path, fixed in results)
     if not diffs:
-        _say(f"nothing to change{_unasked(changes, options)}")
+        reports.say(f"nothing to change{_unasked(changes, options)}")
         return 0
     if options.apply:
         _apply(results)
-    _out(diffs)
+    reports.write_stdout(diffs)
     return 0
 
 
@@ -85,6 +86,8 @@ def _chosen(
     changes: Sequence[Change], options: argparse.Namespace, diagnosis: Diagnosis | None
 ) -> list[Change]:
     """The changes that were asked for and that answer the diagnosis; unsafe ones say why."""
+    from whyidle import reports
+
     found = list(changes)
     if options.only is not None:
         wanted = {name.strip() for name in options.only.split(",")}
@@ -99,34 +102,17 @@ def _chosen(
         causes |= {o.cause for o in diagnosis.observations}
         found = [c for c in found if causes & set(c.CAUSES)]
         if not found:
-            _say("no change here answers what the diagnosis found")
+            reports.say("no change here answers what the diagnosis found")
     if not options.unsafe:
         for change in found:
             if not change.SAFE and (options.only is not None or diagnosis is not None):
-                _say(f"{change.NAME} needs --unsafe: {change.WHY}")
+                reports.say(f"{change.NAME} needs --unsafe: {change.WHY}")
         found = [c for c in found if c.SAFE]
     return found
 
 
 def _unasked(changes: Sequence[Change], options: argparse.Namespace) -> str:
     return "" if options.unsafe or all(c.SAFE for c in changes) else " (without --unsafe)"
-
-
-def _diagnosis(path: str) -> Diagnosis:
-    import msgspec
-
-    from whyidle.diagnosis import Diagnosis
-
-    try:
-        return Diagnosis.from_json(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise NotFound(path) from None
-    except OSError as error:
-        raise UnreadableEvidence(path, f"{error.strerror}", "Check the path.") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise UnreadableEvidence(
-            path, "not a saved diagnosis", "Save one with: whyidle diagnose TRACE -o diagnosis.json"
-        ) from error
 
 
 def _paths(files: Sequence[str]) -> list[str]:
@@ -169,12 +155,14 @@ def _lines_named(path: str, diagnosis: Diagnosis | None) -> Collection[int]:
 
 
 def _tell(path: str, fixed: Fixed, quiet: bool) -> None:
+    from whyidle import reports
+
     if quiet:
         return
     for told in fixed.done:
-        _say(f"{path}:{told.line}: {told.change}: {told.what}")
+        reports.say(f"{path}:{told.line}: {told.change}: {told.what}")
     for told in fixed.left:
-        _say(f"{path}:{told.line}: {told.change} left alone: {told.what}")
+        reports.say(f"{path}:{told.line}: {told.change} left alone: {told.what}")
 
 
 def _diff(path: str, fixed: Fixed) -> bytes:
@@ -188,30 +176,14 @@ def _diff(path: str, fixed: Fixed) -> bytes:
 
 
 def _apply(results: Sequence[tuple[str, Fixed]]) -> None:
+    from whyidle import reports
     from whyidle.fix.writing import replace
 
     for path, fixed in results:
         if fixed.before == fixed.after:
             continue
         backup = replace(Path(path), fixed.before, fixed.after)
-        _say(
+        reports.say(
             f"{path} is written; undo with `mv {backup} {path}`, or save this diff and use "
             "`git apply -R`"
         )
-
-
-def _say(text: str) -> None:
-    from whyidle.reports import say
-
-    say(text)
-
-
-def _out(text: bytes) -> None:
-    """Bytes as they are to stdout, without new line ends."""
-    sys.stdout.flush()
-    raw = getattr(sys.stdout, "buffer", None)
-    if raw is None:
-        sys.stdout.write(text.decode("utf-8", "replace"))
-    else:
-        raw.write(text)
-        raw.flush()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 MOST_BYTES = 1 << 30
 """A larger event file is not read: at one row per step it would be of ten million steps."""
+
+LONGEST_LINE = 16 * 2**20
+"""Bytes of one event above which it is not ours."""
 
 
 @dataclass
@@ -46,7 +49,9 @@ def processes(bundle: Path) -> list[Process]:
 
 def _process(path: Path) -> Process:
     found = Process(path)
-    for event in _events(path):
+    if path.stat().st_size > MOST_BYTES:
+        return found
+    for event in events_of(path):
         kind = event.get("event")
         if kind == "process":
             found.about = event
@@ -78,15 +83,13 @@ def _is_step(row: list[Any]) -> bool:
     return len(row) == 5 and all(type(value) is int for value in row)
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of one file; the last line of a job that was killed may be half written."""
-    if path.stat().st_size > MOST_BYTES:
-        return
-    with path.open("rb") as file:
-        for line in file:
+def events_of(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of one file; what cannot be read, as the last line after a kill, is left out."""
+    with path.open("rb") as stream:
+        while line := stream.readline(LONGEST_LINE):
             try:
-                event = msgspec.json.decode(line)
-            except msgspec.DecodeError:
+                event = json.loads(line)
+            except (ValueError, RecursionError):
                 continue
             if isinstance(event, dict):
                 yield event

@@ -33,7 +33,7 @@ SILENT = ("KINETO_LOG_LEVEL", "99")
 """The profiler of PyTorch tells stderr when it starts and stops; the job's output stays its own."""
 
 
-class Manifest(msgspec.Struct, omit_defaults=False):
+class Manifest(msgspec.Struct):
     """``bundle.json``. Instants are Unix nanoseconds; null where the job has not ended."""
 
     schema: str
@@ -46,7 +46,6 @@ class Manifest(msgspec.Struct, omit_defaults=False):
     ended_ns: int | None = None
     exit_code: int | None = None
     signal: int | None = None
-    notes: list[str] = []
 
 
 @dataclass(frozen=True)

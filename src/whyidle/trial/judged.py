@@ -33,9 +33,6 @@ UNEVEN = 1.1
 """Times by which mean and median step may differ before the median would mislead: loader workers
 that deliver several batches at once make most steps short and a few long."""
 
-AT_LEAST = 1.05
-"""How many times faster a change must be to be proven, unless asked otherwise."""
-
 
 def measure_of(runs: Sequence[Run]) -> MeasureRecord:
     """One measure for all runs, so that both sides are measured alike."""

@@ -6,18 +6,15 @@ been killed in the middle of a line; what cannot be read is left out, and nothin
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from whyidle.observe.events import events_of
 
 NS = 1e9
-
-LONGEST_LINE = 16 * 2**20
-"""Bytes of one event above which it is not ours."""
 
 WARM_UP = 3
 """Steps at the start of every rank that are not counted, unless asked otherwise."""
@@ -99,7 +96,7 @@ def _order(rank: int | None) -> float:
 
 def _process(path: Path) -> _Process:
     found = _Process()
-    for event in _events(path):
+    for event in events_of(path):
         kind, rows = event.get("event"), event.get("rows")
         if kind == "process":
             rank, role = event.get("rank"), event.get("role")
@@ -118,17 +115,6 @@ def _process(path: Path) -> _Process:
                 if isinstance(row, list) and len(row) >= 2 and _whole(row[0])
             )
     return found
-
-
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as stream:
-        while line := stream.readline(LONGEST_LINE):
-            try:
-                event = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(event, dict):
-                yield event
 
 
 def _whole(value: object) -> bool:

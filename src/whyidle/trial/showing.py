@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from types import TracebackType
 from typing import TYPE_CHECKING
+
+from whyidle.progress import Bar, watched
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class RunsBar:
+class RunsBar(Bar):
     """Called with (run from 0, runs in all, side) before each run; draws where a person watches."""
 
     def __init__(self, *, quiet: bool) -> None:
+        super().__init__()
         self._quiet = quiet
-        self._plain = not sys.stderr.isatty() or os.environ.get("TERM") == "dumb"
-        self._progress: Progress | None = None
+        self._plain = not watched()
         self._task: TaskID | None = None
-
-    def __enter__(self) -> RunsBar:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._progress is not None:
-            self._progress.stop()
 
     def __call__(self, number: int, total: int, side: str) -> None:
         """Show that run ``number`` of ``total`` starts now."""

@@ -98,8 +98,7 @@ class Observer:
 
     def said_step(self):
         """The job calls ``whyidle.step()``: steps end where it says, not at the optimizer."""
-        if not self._said:
-            self._said = True
+        self._said = True
         self._stepped()
 
     def _describe(self, optimizer):
