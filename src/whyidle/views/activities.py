@@ -118,6 +118,8 @@ _LOGGING = re.compile(
     r"|^(?!<built-in).*?(?<![a-z_])log(ging|_metrics|_scalars?|_histograms?)?([^a-z_]|$)"
     r"|metrics:publish"
 )
+_TRACEBACKS = re.compile(r"torch/fx/traceback\.py\(\d+\): format_stack$")
+"""Anomaly mode keeps the Python stack of every operator of forward."""
 _EMPTY_CACHE = re.compile(r"\): empty_cache$|(cuda|hip)_emptyCache|\bempty_cache\b")
 _WAITS = re.compile(
     r"run_backward|_engine_run_backward|<built-in method acquire of"
@@ -155,6 +157,7 @@ _SCOPES = (
     (_WRAPPER, "wrapper"),
     (_COLLECTOR, "collector"),
     (_EMPTY_CACHE, "empty_cache"),
+    (_TRACEBACKS, "anomaly"),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -121,12 +122,27 @@ _LIBRARY = re.compile(
     r"|functools\.py|runpy\.py|typing_extensions\.py|typing\.py|enum\.py|inspect\.py|warnings\.py"
     r"|weakref\.py|dataclasses\.py|abc\.py|copy\.py|collections|_whyidle_hook)(/|\(|$)"
 )
+_STANDARD_PACKAGES = (
+    "asyncio", "ctypes", "dbm", "email", "encodings", "html", "http", "json", "logging", "pathlib",
+    "re", "sqlite3", "tomllib", "unittest", "urllib", "xml", "xmlrpc", "zipfile", "zoneinfo",
+)  # fmt: skip
+_STANDARD = frozenset(
+    {f"{name}.py" for name in sys.stdlib_module_names if name not in ("this", "test")}
+    | {f"{name}/__init__.py" for name in _STANDARD_PACKAGES}
+)
+"""Files of the standard library as a profiler writes them, relative to ``sys.path``."""
 
 
 def is_user_frame(name: str) -> bool:
-    """Whether a Python frame lies in the user's source rather than in a library."""
+    """Whether a Python frame lies in the user's source rather than in a library.
+
+    A file of the user that is named like a module of the standard library counts as a library's.
+    """
     found = _FRAME.match(name)
-    return bool(found) and not _LIBRARY.search(found["file"] if found else "")
+    if not found or _LIBRARY.search(found["file"]):
+        return False
+    top, _, below = found["file"].partition("/")
+    return found["file"] not in _STANDARD and not (below and top in _STANDARD_PACKAGES)
 
 
 def split_frame(name: str) -> tuple[str, int, str] | None:

@@ -37,6 +37,7 @@ _INDEXING = re.compile(
     r"(^|: )(aten::)?(select|slice|index|index_put_|copy_|narrow|unbind|unsqueeze|squeeze|fill_"
     r"|Select|Slice|Index|CopySlices|Unsqueeze|Squeeze)(Backward\d*)?$"
 )
+_COLLECT = re.compile(r"^<built-in function collect>$")
 _BUFFERS = re.compile(r"^Activity Buffer Request$")
 _SPIKES = re.compile(r"_MultiProcessingDataLoaderIter\.__next__")
 
@@ -250,27 +251,36 @@ _FREE = re.compile(r"^(cuda|hip)Free$|^(cu|hip)MemUnmap")
 
 
 def empty_cache(found: Segments, scene: Scene) -> Segments:
-    """Memory freed outside any operator in most steps is an explicit empty_cache in the loop.
+    """Memory tidied up in most steps: freed outside any operator, or garbage collected by a call.
 
-    One that does not come back is only an allocator call.
+    What does not come back is only an allocator call, or a collection.
     """
     host = scene.host
     frees = scene.spans_named("runtime", _FREE)
     explicit = host.activity[frees] == CODE["empty_cache"]
     frees = frees[(host.operator[frees] < 0) | explicit]
-    at = host.nest.axis.take(host.nest.start[frees], host.nest.thread[frees])
+    collects = scene.spans_named("python", _COLLECT)
+    emptied = _in_most_steps(found, scene, frees)
+    once = ~emptied & (found.activity == CODE["empty_cache"])
+    found = found.with_activity(emptied & (found.activity == CODE["allocator"]), "empty_cache")
+    found = found.with_activity(once, "allocator")
+    collected = _in_most_steps(found, scene, collects)
+    return found.with_activity(collected & (found.activity == CODE["collector"]), "empty_cache")
+
+
+def _in_most_steps(found: Segments, scene: Scene, calls: Index) -> npt.NDArray[np.bool_]:
+    """Per segment, whether these calls come in at least half of its rank's steps, and in two."""
+    nest = scene.host.nest
+    at = nest.axis.take(nest.start[calls], nest.thread[calls])
     rank, of_window, of_step = scene.ranks
     begins = scene.marks["start_ns"].to_numpy()
     recurs = []
-    for number in np.unique(rank[frees]):
+    for number in np.unique(rank[calls]):
         starts = np.sort(begins[of_step == number])
-        hit = np.unique(np.searchsorted(starts, at[rank[frees] == number], side="right"))
+        hit = np.unique(np.searchsorted(starts, at[rank[calls] == number], side="right"))
         if starts.size > 1 and np.count_nonzero(hit > 0) >= max(2, starts.size / 2):
             recurs.append(number)
-    emptied = np.isin(of_window[scene.pieces.group[found.piece]], recurs)
-    once = ~emptied & (found.activity == CODE["empty_cache"])
-    found = found.with_activity(emptied & (found.activity == CODE["allocator"]), "empty_cache")
-    return found.with_activity(once, "allocator")
+    return np.isin(of_window[scene.pieces.group[found.piece]], recurs)
 
 
 def loader_restart(found: Segments, scene: Scene) -> Segments:

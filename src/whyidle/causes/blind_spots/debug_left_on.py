@@ -4,8 +4,9 @@ Looks like: training takes 1.5 to 3 times as long as it should; backward is full
 no two launches are ever in flight.
 
 How we tell: anomaly mode: ``aten::isnan`` with ``aten::any`` or ``aten::item`` directly below the
-backward nodes of the autograd engine; empty time inside these checks counts (seen), and after
-them dispatch and launch time up to the launch lead that a waiting check destroyed (deduced).
+backward nodes of the autograd engine, and, with recorded stacks, ``format_stack``, which keeps the
+traceback of every operator of forward; empty time inside these counts (seen), and after
+the checks dispatch and launch time up to the launch lead that a waiting one destroyed (deduced).
 Blocking launches (``CUDA_LAUNCH_BLOCKING=1``): at least 20 kernels of 20 us or more, of which 95 %
 end before the call that launched them returns; then empty time inside those calls after their
 kernel, and the dispatch and launch time up to the length of the kernel before, count (deduced).
@@ -16,9 +17,9 @@ Change: ``torch.autograd.set_detect_anomaly(True)`` and ``detect_anomaly=True`` 
 ``CUDA_LAUNCH_BLOCKING`` out of the environment. Use anomaly mode as a context manager, around the
 one step that fails. Start the job without the debugger.
 
-May be wrong: a loss that checks for NaN by itself outside the engine is not counted. The time that
-anomaly mode spends on recording Python tracebacks in forward is not visible here, so that the gain
-is larger than the loss shown.
+May be wrong: a loss that checks for NaN by itself outside the engine is not counted. Without
+recorded stacks the time that anomaly mode spends on Python tracebacks in forward is not visible, so
+that the gain is larger than the loss shown; with them, recording makes that time longer.
 
 Sources: anomaly detection and CUDA environment variables in the PyTorch documentation; reports on
 the PyTorch forum, Lightning-AI/pytorch-lightning and nerf implementations (1.5x to 3x); case
@@ -45,6 +46,7 @@ TITLE = "A debugging aid left on"
 STATUS = "preview"
 NEEDS = ("blame", "ops")
 OBSERVES = ("frames",)
+SITES = ("anomaly_mode",)
 _BLOCKING = "blocking launch in "
 _DEBUGGER = re.compile(
     r"(^|/)(_pydevd_bundle|_pydevd_frame_eval|_pydev_bundle|debugpy|ptvsd|pudb)/"

@@ -1,17 +1,19 @@
-"""The memory cache is emptied in every step, and the memory has to be asked for again.
+"""Memory is tidied up in every step: its cache emptied, or the garbage collector called.
 
 Looks like: ``cudaFree`` outside any operator and ``cudaMalloc`` inside the next ones, step after
 step; ``torch.cuda.empty_cache()`` (often with ``gc.collect()``) in the loop, or in a library's own
-training loop.
+training loop. ``gc.collect()`` walks every container of Python that is alive.
 
 How we tell: memory is freed outside operators, or inside a recorded ``empty_cache``, in at least
 half of the recorded steps and in two at least. Then all empty time in the driver's memory calls
-counts here, the new allocations included. A single call is an allocator call, no loop. In the
-history of a memory snapshot: segments went back to the driver under a call of ``empty_cache`` three
-times or more (*seen*, without seconds).
+counts here, the new allocations included (deduced). A single call is an allocator call, no loop.
+Calls of ``gc.collect()`` are recorded as Python frames; when they come in as many steps, the empty
+time inside them counts (seen). In the history of a memory snapshot: segments went back to the
+driver under a call of ``empty_cache`` three times or more (seen, without seconds).
 
-Change: take ``empty_cache()`` out of the loop, or call it every few hundred steps; the allocator
-frees its cache by itself before it reports that memory is out.
+Change: take ``empty_cache()`` and ``gc.collect()`` out of the loop, or call them every few hundred
+steps; the allocator frees its cache by itself before it reports that memory is out, and Python
+collects garbage by itself.
 
 May be wrong: a library that manages its own memory with ``cudaFree`` in every step looks the same.
 Without the cache emptied, the peak that ``nvidia-smi`` shows rises (one report: 19.3 to 23.5 GB).
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING
 from whyidle.diagnosis import Finding, Remedy, Sign
 from whyidle.memory_stories import MemoryStory
 from whyidle.stories import Story
+from whyidle.views.certainty import recorded_as
 from whyidle.views.memory_words import device_text, event_row, place_of, size_text
 
 if TYPE_CHECKING:
@@ -34,17 +37,23 @@ if TYPE_CHECKING:
 
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
+    from whyidle.views.host import Host
 
-TITLE = "Memory cache emptied in the loop"
+TITLE = "Memory tidied up in the loop"
 STATUS = "preview"
-NEEDS = ("device", "blame", "steps")
+NEEDS = ("blame", "steps")
 OBSERVES = ("allocations",)
 LEAST_TIMES = 3
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time in memory calls of a run that empties its cache again and again."""
-    return views.blamed("empty_cache", level="deduced")
+    return views.blamed("empty_cache", level=_level)
+
+
+def _level(rows: pl.DataFrame, host: Host) -> pl.Series:
+    """Seen inside a recorded collection; what the driver's calls are for is deduced."""
+    return recorded_as(rows, host, "python", otherwise="deduced")
 
 
 def observations(views: Views) -> list[Sign]:
@@ -74,7 +83,21 @@ def observations(views: Views) -> list[Sign]:
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """Take it out."""
-    return _remedies()
+    collects = ["collect" in (place.op or "") for place in finding.where]
+    found = _remedies() if not collects or not all(collects) else []
+    return [*found, _no_collection()] if any(collects) else found
+
+
+def _no_collection() -> Remedy:
+    return Remedy(
+        what="Take gc.collect() out of the loop",
+        how="Delete the call, or make it every few hundred steps: Python collects by itself. If "
+        "memory then grows, find the reference cycle that holds it.",
+        safe=True,
+        why_safe="Results stay the same; memory held by reference cycles is freed later.",
+        effect={"kind": "spans_removed", "name": "collect"},
+        prove="Record the same steps again: no collection inside them, and memory stays level.",
+    )
 
 
 def _remedies() -> list[Remedy]:

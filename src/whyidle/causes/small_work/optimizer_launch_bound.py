@@ -7,7 +7,8 @@ most.
 How we tell: the device is empty, and the thread that launches the next work is inside
 ``Optimizer.step#...`` or ``Optimizer.zero_grad#...``: its operators, its launch calls and its
 Python. A scalar read or an allocator call inside is counted elsewhere, and so is an operator of a
-millisecond or more that launches nothing: that is the update itself, on the processor.
+millisecond or more that launches nothing: that is the update itself, on the processor. On a run
+without a GPU it is the Python inside the optimizer, between its operators.
 
 Change: let one kernel update all parameters: ``fused=True``. Where the optimizer has no fused
 form, ``foreach=True`` or a compiled step. ``zero_grad(set_to_none=True)`` (the default) launches
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
 
 TITLE = "Optimizer step bound by the host"
 STATUS = "stable"
-NEEDS = ("device", "blame")
+NEEDS = ("blame",)
+SITES = ("optimizer",)
 FUSED = ("Adam", "AdamW", "SGD")
 """Optimizers of torch.optim with a fused CUDA implementation in torch 2.4."""
 

@@ -6,8 +6,7 @@ loop, module hooks, configuration look-ups, list handling, garbage collection; o
 How we tell: the device is empty, and the thread that launches the next work (or the one that feeds
 it) is inside no framework operator. With recorded stacks the Python frame names it (seen);
 without, the enclosing ``record_function`` range or step does (deduced), with the operators before
-and after. Outside every range it is only suspected: nothing recorded says what the thread did. On
-a run without a GPU the Python inside the optimizer counts here as well.
+and after. Outside every range it is only suspected: nothing recorded says what the thread did.
 
 Change: move the work out of the loop, into the loader's workers, or onto the device; do it once;
 or overlap it by launching the next step's work first. ``gc.disable()`` in the loop with
@@ -42,8 +41,7 @@ NEEDS = ("blame",)
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time while the launching thread, or its feeder, ran Python outside any operator."""
-    inside = () if views.has_device else ("optimizer",)
-    return views.blamed("python", "nothing", "collector", *inside, level=python)
+    return views.blamed("python", "nothing", "collector", level=python)
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
