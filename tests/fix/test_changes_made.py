@@ -8,7 +8,9 @@ import pytest
 
 pytest.importorskip("libcst", reason="needs the fix extra")
 
-from whyidle.fix import loaders
+from whyidle.executor import cpus
+from whyidle.fix import said, threads
+from whyidle.fix.asked import asked
 from whyidle.fix.catalogue import CHANGES
 from whyidle.fix.one_file import Fixed, fixed
 
@@ -169,6 +171,71 @@ BOTH = {
             "    two += loss.detach()\ntwo = float(two)\none = float(one)\ndone()\n",
         ),
     ],
+    "no_sync": [
+        (
+            "import os\nfrom torch.nn.parallel import DistributedDataParallel as DDP\n"
+            "model = DDP(net)\nfor micro in range(4):\n    x = rows()\n    # forward\n"
+            "    loss = model(x)  # one\n    loss.backward()\n    log()\noptimizer.step()\n",
+            "import os\nfrom contextlib import nullcontext\n"
+            "from torch.nn.parallel import DistributedDataParallel as DDP\n"
+            "model = DDP(net)\nfor micro in range(4):\n    x = rows()\n    # forward\n"
+            "    with model.no_sync() if micro < 3 else nullcontext():\n"
+            "        loss = model(x)  # one\n        loss.backward()\n    log()\n"
+            "optimizer.step()\n",
+        ),
+    ],
+    "checkpoint_every": [
+        (
+            "import torch\nfor step in range(N):\n    loss.backward()\n"
+            "    # keep\n    torch.save(m.state_dict(), p)  # all\n",
+            "import torch\nfor step in range(N):\n    loss.backward()\n    # keep\n"
+            "    if step % 100 == 0 or step == N - 1:\n"
+            "        torch.save(m.state_dict(), p)  # all\n",
+        ),
+    ],
+    "log_every": [
+        (
+            "for x in y:\n    loss.backward()\n    w.add_histogram('a', x)\n"
+            "    # b\n    w.add_histogram('b', x)\n",
+            "for step, x in enumerate(y):\n    loss.backward()\n    if step % 100 == 0:\n"
+            "        w.add_histogram('a', x)\n        # b\n        w.add_histogram('b', x)\n",
+        ),
+    ],
+    "threads": [
+        (
+            "import torch\n# all of them\ntorch.set_num_threads(64)\nrun()\n",
+            "import torch\n# all of them\nrun()\n",
+        ),
+    ],
+    "compile": [
+        (
+            "from torch import nn, optim\nmodel = nn.Linear(2, 2)\nmodel.to('cuda')  # there\n"
+            "o = optim.SGD(model.parameters())\n",
+            "from torch import nn, optim\nmodel = nn.Linear(2, 2)\nmodel.to('cuda')  # there\n"
+            "model.compile()\no = optim.SGD(model.parameters())\n",
+        ),
+    ],
+    "optimizer_fused": [
+        (
+            "from torch import optim\no = optim.AdamW(p, lr=0.1)  # Adam\n",
+            "from torch import optim\no = optim.AdamW(p, lr=0.1, fused=True)  # Adam\n",
+        ),
+    ],
+    "cudnn_benchmark": [
+        (
+            "import torch\nlayer = torch.nn.Conv2d(1, 2, 3)\nif __name__ == '__main__':\n"
+            "    main()\n",
+            "import torch\nlayer = torch.nn.Conv2d(1, 2, 3)\nif __name__ == '__main__':\n"
+            "    torch.backends.cudnn.benchmark = True\n    main()\n",
+        ),
+    ],
+    "deterministic": [
+        (
+            "import torch\ntorch.use_deterministic_algorithms(True)\n"
+            "torch.backends.cudnn.deterministic = True\nmain()\n",
+            "import torch\nmain()\n",
+        ),
+    ],
 }  # fmt: skip
 
 ALONE = [
@@ -276,7 +343,9 @@ ALONE = [
 
 @pytest.fixture(autouse=True)
 def three_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders, "bounded_workers", lambda: 3)
+    monkeypatch.setattr(said, "bounded_workers", lambda: 3)
+    monkeypatch.setattr(cpus, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(threads, "_affinity", lambda: 3)
 
 
 def change(name: str, code: str, start_method: str = "fork") -> Fixed:
@@ -347,7 +416,7 @@ def test_all_changes_together_name_lines_of_the_file_as_it_is() -> None:
         "o = torch.optim.SGD(p, foreach=False)\nfor x in y:\n    gc.collect()\n"
         "    o.zero_grad(set_to_none=False)\n"
     )
-    done = fixed("train.py", code.encode(), CHANGES)
+    done = fixed("train.py", code.encode(), asked(CHANGES, None, None))
     assert [(t.line, t.change) for t in done.done] == [
         (3, "anomaly_mode"),
         (4, "optimizer_foreach"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,9 @@ from whyidle.errors import EvidenceError, NotFound, UnreadableEvidence, UsageErr
 if TYPE_CHECKING:
     from whyidle.diagnosis import Diagnosis
     from whyidle.fix.edits import Change
-    from whyidle.fix.one_file import Fixed
+    from whyidle.fix.said import Said
+    from whyidle.fix.settings.table import Row
+    from whyidle.fix.told import Fixed
 
 MOST_BYTES = 5_000_000
 """A source file larger than this is not one that a person wrote."""
@@ -21,7 +23,19 @@ MOST_BYTES = 5_000_000
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``whyidle fix``."""
-    parser.add_argument("files", nargs="*", metavar="FILE", help="Python files of the training job")
+    parser.add_argument(
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="Python files of the training job, and settings files (.yaml, .json) of Lightning, "
+        "Hugging Face's Trainer or DeepSpeed",
+    )
+    parser.add_argument(
+        "--command",
+        dest="line",
+        metavar="COMMAND",
+        help="a training command in quotes: print it with the values of known options changed",
+    )
     parser.add_argument(
         "--from",
         dest="diagnosis",
@@ -41,35 +55,50 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the diff, or write it with --apply; 0 also when there is nothing to change."""
     from whyidle import reports
+    from whyidle.fix.asked import asked, said_of, wanted
+    from whyidle.fix.settings.table import ROWS
 
-    changes = _known()
+    changes = _known(options)
     if options.list:
-        reports.write_stdout("".join(_listed(c) for c in changes))
+        reports.write_stdout("".join(_listed(changes, ROWS)))
         return 0
-    if not options.files:
-        raise UsageError("No file was given.\nName the training script: whyidle fix train.py")
+    if bool(options.files) == bool(options.line):
+        raise UsageError(
+            "Name files or a command, one of them.\nName the training script: whyidle fix train.py"
+        )
     diagnosis = reports.saved(options.diagnosis) if options.diagnosis else None
-    chosen = _chosen(changes, options, diagnosis)
-    results = [(path, _one(path, chosen, diagnosis)) for path in _paths(options.files)]
-    if chosen:
-        for path, fixed in results:
-            _tell(path, fixed, getattr(options, "quiet", False))
-    diffs = b"".join(_diff(path, fixed) for path, fixed in results)
+    only = wanted(options, {c.NAME for c in changes} | {row.NAME for row in ROWS})
+    rows = asked(ROWS, only, diagnosis)
+    if options.line:
+        return _command(options, rows, said_of(diagnosis))
+    chosen = asked(changes, only, diagnosis)
+    if diagnosis is not None and not chosen and not rows:
+        reports.say("no change here answers what the diagnosis found")
+    chosen = _allowed(chosen, options, any(_is_python(f) for f in options.files))
+    results = [(p, _one(p, chosen, rows, options, diagnosis)) for p in _paths(options.files)]
+    for path, fixed in results:
+        _tell(path, fixed, getattr(options, "quiet", False))
+    diffs, how = _diffs(results)
     if not diffs:
-        reports.say(f"nothing to change{_unasked(changes, options)}")
+        reports.say("nothing to change" + ("" if options.unsafe else " (without --unsafe)"))
         return 0
     if options.apply:
         _apply(results)
+    elif how is not None:
+        reports.say(how)
     reports.write_stdout(diffs)
     return 0
 
 
-def _known() -> tuple[Change, ...]:
+def _known(options: argparse.Namespace) -> tuple[Change, ...]:
+    """All changes of source code; without LibCST none, where no source code is named."""
     try:
         from whyidle.fix.catalogue import CHANGES
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "libcst":
             raise
+        if options.line or (options.files and not any(map(_is_python, options.files))):
+            return ()
         raise UsageError(
             "Changing source needs LibCST, which is not installed.\n"
             "Install it with: pip install 'whyidle[fix]'"
@@ -77,42 +106,54 @@ def _known() -> tuple[Change, ...]:
     return CHANGES
 
 
-def _listed(change: Change) -> str:
-    kind = "safe" if change.SAFE else "unsafe"
-    return f"{change.NAME} ({kind}): {change.WHY}\n  answers {', '.join(change.CAUSES)}\n"
+def _listed(changes: Sequence[Change], rows: Sequence[Row]) -> list[str]:
+    """Every change and every row, with why and what it answers."""
+    from whyidle.fix.settings.choose import shown
+    from whyidle.fix.settings.table import FRAMEWORKS
+
+    lines = []
+    for change in changes:
+        kind = "safe" if change.SAFE else "unsafe"
+        lines.append(f"{change.NAME} ({kind}): {change.WHY}\n")
+        lines.append(f"  answers {', '.join(change.CAUSES)}\n")
+    lines.append("\nSettings:\n")
+    for row in rows:
+        kind = "safe" if row.SAFE else "unsafe"
+        setting = f"{FRAMEWORKS[row.framework]} {row.key} -> {shown(row.new)}"
+        lines.append(f"{row.NAME} ({kind}): {setting}. {row.WHY}\n")
+        if row.CAUSES:
+            lines.append(f"  answers {', '.join(row.CAUSES)}\n")
+    return lines
 
 
-def _chosen(
-    changes: Sequence[Change], options: argparse.Namespace, diagnosis: Diagnosis | None
-) -> list[Change]:
-    """The changes that were asked for and that answer the diagnosis; unsafe ones say why."""
+def _allowed(chosen: Sequence[Change], options: argparse.Namespace, said: bool) -> list[Change]:
+    """Without --unsafe the safe ones; others that were asked for say what they may alter."""
     from whyidle import reports
 
-    found = list(changes)
-    if options.only is not None:
-        wanted = {name.strip() for name in options.only.split(",")}
-        unknown = sorted(wanted - {c.NAME for c in changes})
-        if unknown:
-            raise UsageError(
-                f"No change is called {unknown[0]!r}.\n`whyidle fix --list` shows what there is."
-            )
-        found = [c for c in found if c.NAME in wanted]
-    if diagnosis is not None:
-        causes = {f.cause for f in diagnosis.findings}
-        causes |= {o.cause for o in diagnosis.observations}
-        found = [c for c in found if causes & set(c.CAUSES)]
-        if not found:
-            reports.say("no change here answers what the diagnosis found")
-    if not options.unsafe:
-        for change in found:
-            if not change.SAFE and (options.only is not None or diagnosis is not None):
-                reports.say(f"{change.NAME} needs --unsafe: {change.WHY}")
-        found = [c for c in found if c.SAFE]
-    return found
+    if options.unsafe:
+        return list(chosen)
+    for change in chosen:
+        named = options.only is not None or options.diagnosis is not None
+        if not change.SAFE and named and said:
+            reports.say(f"{change.NAME} needs --unsafe: {change.WHY}")
+    return [c for c in chosen if c.SAFE]
 
 
-def _unasked(changes: Sequence[Change], options: argparse.Namespace) -> str:
-    return "" if options.unsafe or all(c.SAFE for c in changes) else " (without --unsafe)"
+def _command(options: argparse.Namespace, rows: Sequence[Row], said: Said) -> int:
+    from whyidle import reports
+    from whyidle.fix.settings.command_line import changed
+
+    if options.apply:
+        raise UsageError("--apply writes files; a command is printed for you to start.")
+    found = changed(options.line, rows, said, options.unsafe)
+    for line in found.done:
+        reports.say(line)
+    for line in found.left:
+        reports.say(f"left alone: {line}")
+    if not found.done:
+        reports.say("nothing to change")
+    reports.write_stdout(found.command.rstrip("\n") + "\n")
+    return 0
 
 
 def _paths(files: Sequence[str]) -> list[str]:
@@ -120,10 +161,30 @@ def _paths(files: Sequence[str]) -> list[str]:
     return list({os.path.realpath(f): f for f in reversed(files)}.values())[::-1]
 
 
-def _one(path: str, changes: Sequence[Change], diagnosis: Diagnosis | None) -> Fixed:
-    from whyidle.fix.one_file import fixed
+def _is_python(path: str) -> bool:
+    from whyidle.fix.settings.files import is_settings
 
-    return fixed(path, _text(path), changes, _lines_named(path, diagnosis))
+    return not is_settings(path)
+
+
+def _one(
+    path: str,
+    changes: Sequence[Change],
+    rows: Sequence[Row],
+    options: argparse.Namespace,
+    diagnosis: Diagnosis | None,
+) -> Fixed:
+    from whyidle.fix.asked import lines_named, said_of
+    from whyidle.fix.settings import files
+
+    text, said = _text(path), said_of(diagnosis)
+    if not _is_python(path):
+        return files.fixed(path, text, rows, said, options.unsafe)
+    from whyidle.fix.one_file import fixed
+    from whyidle.fix.settings.keywords import Keywords
+
+    every = [*changes, Keywords(rows, options.unsafe)] if rows else changes
+    return fixed(path, text, every, lines_named(path, diagnosis), said=said)
 
 
 def _text(path: str) -> bytes:
@@ -139,21 +200,6 @@ def _text(path: str) -> bytes:
         raise UnreadableEvidence(path, f"{error.strerror}", "Check the path.") from error
 
 
-def _lines_named(path: str, diagnosis: Diagnosis | None) -> Collection[int]:
-    """Lines of this file, from 1, that the diagnosis points at; its paths may be of elsewhere."""
-    if diagnosis is None:
-        return ()
-    own = Path(path).resolve().parts
-    found = set()
-    places = [(w.file, w.line) for f in diagnosis.findings for w in f.where]
-    places += [(w.file, w.line) for o in diagnosis.observations for w in o.where]
-    for file, line in places:
-        parts = Path(file).parts[-2:] if file else ()
-        if line and parts and own[-len(parts) :] == parts:
-            found.add(line)
-    return found
-
-
 def _tell(path: str, fixed: Fixed, quiet: bool) -> None:
     from whyidle import reports
 
@@ -165,14 +211,17 @@ def _tell(path: str, fixed: Fixed, quiet: bool) -> None:
         reports.say(f"{path}:{told.line}: {told.change} left alone: {told.what}")
 
 
-def _diff(path: str, fixed: Fixed) -> bytes:
+def _diffs(results: Sequence[tuple[str, Fixed]]) -> tuple[bytes, str | None]:
+    """One diff of all changed files, and how to apply it where that is not plain."""
+    from whyidle.fix.base import base_of, below, how_to_apply
     from whyidle.fix.diff import unified
 
-    try:
-        name = os.path.relpath(path)
-    except ValueError:  # another drive
-        name = path
-    return unified(name.replace(os.sep, "/"), fixed.before, fixed.after)
+    changed = [(path, fixed) for path, fixed in results if fixed.before != fixed.after]
+    if not changed:
+        return b"", None
+    base = base_of([path for path, _ in changed])
+    parts = (unified(below(base, path), fixed.before, fixed.after) for path, fixed in changed)
+    return b"".join(parts), how_to_apply(base)
 
 
 def _apply(results: Sequence[tuple[str, Fixed]]) -> None:

@@ -102,7 +102,7 @@ def statement(code: str, module: cst.Module) -> cst.BaseStatement:
 
 
 def made(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
-    """The tree with all edits made; they must not overlap."""
+    """The tree with all edits made; those of one node are made in turn, others must not overlap."""
     changed = module.visit(_Maker(edits))
     for edit in edits:
         if edit.module is not None:
@@ -113,7 +113,9 @@ def made(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
 class _Maker(cst.CSTTransformer):
     def __init__(self, edits: Sequence[Edit]) -> None:
         super().__init__()
-        self._nodes = {node: how for e in edits for node, how in e.nodes.items()}
+        self._nodes: dict[cst.CSTNode, list[Replace]] = {}
+        for node, replace in (pair for e in edits for pair in e.nodes.items()):
+            self._nodes.setdefault(node, []).append(replace)
         self._lines: dict[cst.BaseStatement, list[Rewrite]] = {}
         for line, how in (pair for e in edits for pair in e.lines.items()):
             self._lines.setdefault(line, []).append(how)
@@ -122,9 +124,11 @@ class _Maker(cst.CSTTransformer):
         self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT
     ) -> cst.CSTNodeT | cst.RemovalSentinel | cst.FlattenSentinel[cst.CSTNodeT]:
         """Make the edits of this node, once those inside it are made."""
-        how = self._nodes.get(original_node)
-        if how is not None:
-            return cast(cst.CSTNodeT, how(updated_node))
+        if original_node in self._nodes:
+            changed: cst.CSTNode = updated_node
+            for how in self._nodes[original_node]:
+                changed = how(changed)
+            return cast(cst.CSTNodeT, changed)
         if isinstance(original_node, cst.IndentedBlock | cst.Module):
             if any(line in self._lines for line in original_node.body):
                 return cast(cst.CSTNodeT, self._block(original_node, updated_node))

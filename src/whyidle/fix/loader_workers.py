@@ -1,4 +1,4 @@
-"""A DataLoader without workers: gets a bounded number of them, which live on between epochs."""
+"""A DataLoader without workers, or with too few: gets a bounded number, which live on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from whyidle.fix import loaders
+from whyidle.fix import loaders, said
 from whyidle.fix.arguments import argument, open_ended, with_keyword, with_value
 from whyidle.fix.edits import Edit, Left, at, left, replacing
 from whyidle.fix.source import Source
+
+TOO_FEW = "data_loading.loader_workers_too_few"
 
 
 class LoaderWorkers:
@@ -17,7 +19,7 @@ class LoaderWorkers:
 
     NAME = "loader_workers"
     CAUSES = (
-        "data_loading.loader_workers_too_few",
+        TOO_FEW,
         "data_loading.sample_work_too_heavy",
         "data_loading.tokenise_on_the_fly",
         "data_loading.slow_storage",
@@ -29,15 +31,17 @@ class LoaderWorkers:
     )
 
     def find(self, source: Source) -> Iterator[Edit | Left]:
-        """Every loader that loads in the training process."""
+        """Every loader that loads in the training process, or was diagnosed to have too few."""
         for call in source.unclear_calls(*loaders.LOADER):
             yield left(source, call, "this DataLoader may be another than that of torch")
         for call in source.calls_of(*loaders.LOADER):
             reason = self._reason(source, call)
             if reason is not None:
                 yield left(source, call, reason)
-            elif loaders.workers_of(call) == 0:
-                yield self._edit(source, call)
+            else:
+                found = self._count(source, call)
+                if found is not None:
+                    yield found
 
     @staticmethod
     def _reason(source: Source, call: cst.Call) -> str | None:
@@ -46,16 +50,29 @@ class LoaderWorkers:
         workers = loaders.workers_of(call)
         if workers is None:
             return "num_workers is decided elsewhere"
-        if workers > 0:
+        if workers > 0 and TOO_FEW not in source.said.causes:
             return None
-        special = loaders.sensitive(call)
+        special = loaders.sensitive(call, started=workers > 0)
         if special is not None:
             return f"{special} is set, whose meaning depends on workers"
         return loaders.against_workers(source, call)
 
     @staticmethod
-    def _edit(source: Source, call: cst.Call) -> Edit:
-        count = loaders.bounded_workers()
+    def _count(source: Source, call: cst.Call) -> Edit | Left | None:
+        """The bounded number in place of none; more only where a diagnosis asks for them."""
+        now, most = loaders.workers_of(call), said.bounded_workers()
+        if now == 0:
+            return LoaderWorkers._edit(source, call, most)
+        if now is None or TOO_FEW not in source.said.causes:
+            return None
+        count = min(source.said.workers or most, most)
+        if now < count:
+            return LoaderWorkers._edit(source, call, count)
+        limit = f"it has {now}, and {most} are the most that suit the CPUs of this machine"
+        return left(source, call, limit) if now >= most else None
+
+    @staticmethod
+    def _edit(source: Source, call: cst.Call, count: int) -> Edit:
         old = argument(call, "num_workers", loaders.WORKERS)
         keep = argument(call, "persistent_workers") is None and (
             loaders.keeps_workers(source, call) is None

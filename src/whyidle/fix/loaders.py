@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import libcst as cst
 from libcst import matchers as m
 
@@ -18,19 +16,11 @@ ITERABLE = ("torch.utils.data.IterableDataset", "torch.utils.data.dataset.Iterab
 MAP_STYLE = ("torch.utils.data.Dataset", "torch.utils.data.dataset.Dataset")
 IN_MEMORY = ("torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset")
 SENSITIVE = ("worker_init_fn", "multiprocessing_context", "generator", "prefetch_factor", "timeout")
-MOST_WORKERS = 8
 
 
-def bounded_workers() -> int:
-    """Workers that suit this machine: one for each CPU this process may use, 8 at most."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    cpus = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
-    return min(MOST_WORKERS, cpus)
-
-
-def sensitive(call: cst.Call) -> str | None:
-    """The first argument of a loader whose meaning depends on its workers."""
-    for name in SENSITIVE:
+def sensitive(call: cst.Call, started: bool = False) -> str | None:
+    """The first argument of a loader whose meaning depends on its workers, or on their number."""
+    for name in SENSITIVE[:1] if started else SENSITIVE:
         arg = argument(call, name)
         if arg is not None and not is_constant(arg, "None") and not is_constant(arg, "0"):
             return name

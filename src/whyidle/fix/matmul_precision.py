@@ -21,6 +21,7 @@ class MatmulPrecision:
     NAME = "matmul_precision"
     CAUSES = ("memory.fp32_no_tensor_cores",)
     SAFE = False
+    ON_REQUEST = True
     WHY = (
         "Tensor cores then multiply FP32 matrices as TF32, which keeps 10 bits of the mantissa "
         "instead of 23, so results differ in their last digits."

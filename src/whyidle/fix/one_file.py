@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 
 import libcst as cst
 
 from whyidle.errors import UsageError
 from whyidle.fix.edits import Change, Edit, Left, made
+from whyidle.fix.said import NOTHING, Said
 from whyidle.fix.source import Source
+from whyidle.fix.told import Fixed, Told
 
-
-@dataclass(frozen=True)
-class Told:
-    """One thing to say of a place: which change, the line of the file (from 1), and what."""
-
-    change: str
-    line: int
-    what: str
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A file before and after, as bytes, and what was done and left alone in it."""
-
-    before: bytes
-    after: bytes
-    done: list[Told]
-    left: list[Told]
+__all__ = ["Fixed", "Told", "fixed"]
 
 
 def fixed(
@@ -37,6 +21,7 @@ def fixed(
     changes: Sequence[Change],
     named: Collection[int] = (),
     start_method: str | None = None,
+    said: Said = NOTHING,
 ) -> Fixed:
     """The file with the changes made. ``named`` are lines, from 1, that a diagnosis points at.
 
@@ -48,7 +33,7 @@ def fixed(
     done: list[Told] = []
     alone: list[Told] = []
     for change in changes:
-        source = Source(module, start_method)
+        source = Source(module, start_method, said)
 
         def original(line: int) -> int:
             for back in reversed(moved):

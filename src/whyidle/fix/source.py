@@ -10,6 +10,8 @@ import libcst as cst
 from libcst import matchers as m
 from libcst import metadata as md
 
+from whyidle.fix.said import NOTHING, Said
+
 Function = (cst.FunctionDef, cst.Lambda)
 Loop = (cst.For, cst.While)
 
@@ -20,9 +22,12 @@ class Source:
     ``start_method`` is how this platform starts a process (fork, spawn, forkserver).
     """
 
-    def __init__(self, module: cst.Module, start_method: str | None = None) -> None:
+    def __init__(
+        self, module: cst.Module, start_method: str | None = None, said: Said = NOTHING
+    ) -> None:
         wrapper = md.MetadataWrapper(module)
         self.module = wrapper.module
+        self.said = said
         self.start_method = start_method or multiprocessing.get_all_start_methods()[0]
         self._names: Any = wrapper.resolve(md.QualifiedNameProvider)
         self._positions: Any = wrapper.resolve(md.PositionProvider)
