@@ -179,6 +179,15 @@ HOST_METRICS: dict[str, str] = {
     "job/quota_periods_held": "count",  # counted: those of them in which its quota ran out
     "job/threads_running": "count",  # that run or want to
     "job/threads_on_disk": "count",  # that wait for a disk and cannot be interrupted
+    "job/cpus_used": "count",  # CPUs' worth of CPU time that the job's processes took, per second
+    "job/cpu_pressure": "ratio",  # share of the period in which a thread waited for a CPU
+    "job/memory_used": "bytes",  # in memory; what processes share counts in each of them
+    "job/read_bytes": "bytes/s",  # from storage, by the job's processes
+    "job/written_bytes": "bytes/s",
+    "job/processes": "count",
+    "host/net_received": "bytes/s",  # over all interfaces but the loopback
+    "host/net_sent": "bytes/s",
+    "host/memory_available": "bytes",  # that programs could take without swapping
 }
 """Metrics of a machine, or of a job on it, which are about none of its GPUs -> their unit."""
 
@@ -272,6 +281,59 @@ LINKS: dict[str, Any] = {
 }
 """One row: how two parts of one machine are connected, as a matrix or an XML file says."""
 
+MOMENTS: dict[str, Any] = {
+    "source": pl.UInt16,
+    "rank": pl.Int32,  # null in a job of one process that says none
+    "process": pl.Int64,  # pid
+    "kind": pl.Enum(
+        [
+            "process",
+            "step",
+            "loader_wait",
+            "loader_start",
+            "evaluation",
+            "checkpoint",
+            "collector",
+            "profiler",
+        ]
+    ),  # process: from the import of torch to the last event
+    "number": pl.Int64,  # of a step or of a loader; else null
+    "start_ns": pl.Int64,  # Unix nanoseconds
+    "end_ns": pl.Int64,
+    "length_ns": pl.Int64,  # what it lasted within [start_ns, end_ns): all of it, but for the
+    # loader_wait of a step, a sum of waits somewhere in it
+    "file": pl.Categorical,
+    "line": pl.Int32,
+    "what": pl.String,
+}
+"""One row: one stretch of the whole run of one process, as a hook inside it timed it."""
+
+BATCHES: dict[str, Any] = {
+    "source": pl.UInt16,
+    "rank": pl.Int32,  # of the training process that the batch is for
+    "process": pl.Int64,  # pid that fetched it
+    "worker": pl.Int32,  # number of the loader worker; null for the training process itself
+    "loader": pl.Int32,  # running number of the loader in its training process
+    "start_ns": pl.Int64,  # Unix nanoseconds
+    "wall_ns": pl.Int64,  # to fetch, transform and collate the batch
+    "cpu_ns": pl.Int64,  # CPU time of the fetching thread in it
+    "collate_ns": pl.Int64,  # part of wall_ns
+    "read_bytes": pl.Int64,  # asked of the system for reading meanwhile; null unless known
+    "items": pl.Int64,  # samples in the batch
+}
+"""One row: one batch that a loader's process made, as a hook inside it timed it."""
+
+SITES: dict[str, Any] = {
+    "source": pl.UInt16,
+    "rank": pl.Int32,
+    "process": pl.Int64,
+    "what": pl.Categorical,  # loader, optimizer, data_parallel, anomaly_mode, threads, ...
+    "file": pl.Categorical,
+    "line": pl.Int32,
+    "detail": pl.String,  # JSON text: what was chosen there
+}
+"""One row: a line of the user's source where something was made or a switch was set."""
+
 CLAIMS: dict[str, Any] = {
     "rank": pl.Int32,
     "device": pl.Int32,
@@ -290,15 +352,18 @@ CLAIMS: dict[str, Any] = {
 """One row: one interval of one device that a cause says was lost."""
 
 JOB_CLAIMS: dict[str, Any] = {
-    "number": pl.UInt32,  # the sampled GPU: ``number`` of views.sampled.gpus
-    "start_ns": pl.Int64,  # on the clock of the samples
+    "number": pl.UInt32,  # the sampled GPU or training process: ``number`` of views.moments.devices
+    "start_ns": pl.Int64,  # on the clock of the samples or moments
     "end_ns": pl.Int64,
     "part": pl.Enum(["busy", "idle"]),  # which part of what the readings say of the interval
     "weight": pl.Float64,  # 0..1, the share of that part that is lost
     "level": LEVELS,
     "what": pl.String,  # a clause for the report: what the readings show; null when nothing more
+    "file": pl.Categorical,  # source file of the line to change; null when unknown
+    "line": pl.Int32,
 }
-"""One row: one interval of one sampled GPU that a cause says was lost, in part or wholly."""
+"""One row: one interval of one device of the job ledger that a cause says was lost, in part or
+wholly."""
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "spans": SPANS,
@@ -312,6 +377,9 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "allocations": ALLOCATIONS,
     "memory_blocks": MEMORY_BLOCKS,
     "links": LINKS,
+    "moments": MOMENTS,
+    "batches": BATCHES,
+    "sites": SITES,
 }
 
 

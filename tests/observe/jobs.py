@@ -54,15 +54,21 @@ def observe(
     )
 
 
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """All events of a kind in the bundle, process by process."""
-    files = sorted((folder / "bundle" / "processes").glob("*.jsonl"))
+def events(folder: Path, kind: str, of: str = "*.jsonl") -> list[dict[str, Any]]:
+    """All events of a kind in the bundle, process by process; ``of`` names files of processes."""
+    files = sorted((folder / "bundle" / "processes").glob(of))
     lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     return [line for line in lines if line["event"] == kind]
 
 
 def steps(folder: Path) -> list[list[int]]:
     return [row for event in events(folder, "steps") for row in event["rows"]]
+
+
+def pauses(folder: Path, kind: str) -> list[list[Any]]:
+    """Rows of one kind of pause: kind, start_ns, end_ns, file, line, what."""
+    rows = [row for event in events(folder, "pauses") for row in event["rows"]]
+    return [row for row in rows if row[0] == kind]
 
 
 def manifest(folder: Path) -> dict[str, Any]:

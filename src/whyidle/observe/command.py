@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from whyidle import gpu_peaks
 from whyidle.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--every",
-        type=int,
+        type=_whole,
         metavar="N",
         help="profile a few steps again every N steps (default: once)",
     )
@@ -58,6 +60,13 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--no-profile", action="store_true", help="time steps and waits only; nothing is profiled"
     )
     parser.add_argument(
+        "--hang",
+        type=_seconds,
+        metavar="SECONDS",
+        help="say where the job stands when no step ended for so long (default: a minute, or 20 "
+        "times the median step where that is longer)",
+    )
+    parser.add_argument(
         "--fail-on",
         action="append",
         default=[],
@@ -65,14 +74,32 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="exit 1 when more than this share is lost, as in diagnose; speaks only when the job "
         "itself exited 0",
     )
+    parser.add_argument("--gpu", type=gpu_peaks.named, metavar="NAME", help=gpu_peaks.HELP)
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="-- CMD", help="the training command"
     )
 
 
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return found
+
+
 def observe(options: argparse.Namespace, causes: Collection[str]) -> Observed:
     """Check the arguments, then run the job to its end under observation."""
     from whyidle import gate, reports
+    from whyidle.observe import progress
     from whyidle.observe.launch import new_bundle, observed
 
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
@@ -83,9 +110,12 @@ def observe(options: argparse.Namespace, causes: Collection[str]) -> Observed:
     planned = reports.planned(None, options.report) if options.report else []
     limits = gate.parse_limits(options.fail_on, causes) if options.fail_on else []
     bundle = new_bundle(options.output)
-    if not getattr(options, "quiet", False):
+    quiet = getattr(options, "quiet", False)
+    if not quiet:
         reports.say(f"observing {command[0]} into {bundle}")
-    return Observed(bundle, observed(command, bundle, hook_options(options)), planned, limits)
+    beside = progress.Progress(bundle) if progress.wanted(quiet=quiet) else None
+    outcome = observed(command, bundle, hook_options(options), beside)
+    return Observed(bundle, outcome, planned, limits)
 
 
 def report(options: argparse.Namespace, of: Observed, causes: Collection[str]) -> bool:
@@ -94,6 +124,7 @@ def report(options: argparse.Namespace, of: Observed, causes: Collection[str]) -
     Raises UsageError for a limit that cannot be judged.
     """
     from whyidle import gate, reports
+    from whyidle.ceiling import said_of
 
     quiet = getattr(options, "quiet", False)
     diagnosis = _told(of.bundle, of.outcome, options)
@@ -105,10 +136,13 @@ def report(options: argparse.Namespace, of: Observed, causes: Collection[str]) -
             sys.stderr.write(drawn)
         if not quiet:
             reports.say(f"again, or in another format: whyidle diagnose {of.bundle}")
+    if getattr(options, "gpu", None) is not None:
+        for line in said_of([str(of.bundle)], options.gpu):
+            reports.say(line)
     if of.outcome.code or not of.limits:
         return False
     if diagnosis is None:
-        raise UsageError("The limits of --fail-on cannot be judged without a profile.")
+        raise UsageError("The limits of --fail-on cannot be judged: no step was timed.")
     above = gate.exceeded(diagnosis, of.limits)
     for sentence in above:
         reports.say(sentence)
@@ -128,29 +162,26 @@ def hook_options(options: argparse.Namespace) -> dict[str, object]:
         "windows": windows,
         "stacks": not options.no_stacks,
         "profile": not options.no_profile,
+        "hang": getattr(options, "hang", None),
     }
 
 
 def _told(bundle: Path, outcome: Outcome, options: argparse.Namespace) -> Diagnosis | None:
-    """Tell the whole run on stderr; the diagnosis of what was profiled, None of nothing."""
+    """Tell the whole run on stderr; its diagnosis, None where nothing could be judged."""
     from whyidle import reports
     from whyidle.observe import events, story
 
     found: list[Process] = events.processes(bundle)
     for line in story.told(found, outcome):
         reports.say(line)
-    windows = sorted((bundle / "windows").glob("*.json.gz"))
-    readings = [path for path in (bundle / "samples").glob("*.csv") if _has_readings(path)]
-    if not windows:
+    if not any((bundle / "windows").glob("*.json.gz")):
         for line in story.without_profile(found, hook_options(options)):
             reports.say(line)
-    if not windows and not readings:
-        return None
+    from whyidle.errors import NothingRecorded
     from whyidle.executor import diagnose_files
 
-    return diagnose_files([*windows, *readings])
-
-
-def _has_readings(path: Path) -> bool:
-    """Whether a table of readings holds more than its heading."""
-    return path.read_bytes().count(b"\n") > 3
+    try:
+        diagnosis = diagnose_files([bundle])
+    except NothingRecorded:
+        return None
+    return diagnosis if diagnosis.devices or diagnosis.job else None

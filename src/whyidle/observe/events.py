@@ -33,6 +33,7 @@ class Process:
     windows: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     pauses: list[list[Any]] = field(default_factory=list)
+    stacks: list[dict[str, Any]] = field(default_factory=list)
     rows: list[list[int]] = field(default_factory=list)
     end: dict[str, Any] | None = None
 
@@ -63,6 +64,8 @@ def _process(path: Path) -> Process:
             found.loaders.append(event)
         elif kind == "window":
             found.windows.append(event)
+        elif kind == "stacks":
+            found.stacks.append(event)
         elif kind == "problem":
             found.problems.append(f"{event.get('where')}: {event.get('error')}")
         elif kind == "end":

@@ -23,7 +23,7 @@ import msgspec
 from whyidle import __version__
 from whyidle.diagnosis import write_whole
 from whyidle.errors import OutputError, UsageError
-from whyidle.observe.gpus import gpu_readings
+from whyidle.observe.readings import Beside, Cost, readings
 
 SCHEMA = "whyidle.bundle/1"
 MANIFEST = "bundle.json"
@@ -46,6 +46,7 @@ class Manifest(msgspec.Struct):
     ended_ns: int | None = None
     exit_code: int | None = None
     signal: int | None = None
+    readings_cpu_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,15 @@ def new_bundle(asked: str | None) -> Path:
     return path
 
 
-def observed(command: Sequence[str], bundle: Path, options: Mapping[str, Any]) -> Outcome:
+def observed(
+    command: Sequence[str],
+    bundle: Path,
+    options: Mapping[str, Any],
+    beside: Beside | None = None,
+) -> Outcome:
     """Run the command under observation and write the manifest, before and after.
+
+    ``beside`` is called at each reading of the machine.
 
     Raises UsageError when the command cannot be started at all.
     """
@@ -107,13 +115,13 @@ def observed(command: Sequence[str], bundle: Path, options: Mapping[str, Any]) -
     )
     _write(bundle, manifest)
     begin_s = time.monotonic()
-    with gpu_readings(bundle):
-        code = _run(command, environment(bundle, options))
+    code, cost = _run(command, bundle, environment(bundle, options), beside)
     wall_s = time.monotonic() - begin_s
     by_signal = -code if code < 0 else None
     outcome = Outcome(128 - code if code < 0 else code, by_signal, wall_s)
     manifest.ended_ns = manifest.started_ns + round(wall_s * 1e9)
     manifest.exit_code, manifest.signal = outcome.code, by_signal
+    manifest.readings_cpu_s = round(cost.cpu_s, 6)
     _write(bundle, manifest)
     return outcome
 
@@ -123,8 +131,10 @@ def _write(bundle: Path, manifest: Manifest) -> None:
     write_whole(bundle / MANIFEST, text + "\n")
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit code as subprocess gives it: -n after signal n."""
+def _run(
+    command: Sequence[str], bundle: Path, environment: Mapping[str, str], beside: Beside | None
+) -> tuple[int, Cost]:
+    """The exit code as subprocess gives it (-n after signal n), and what the readings cost."""
     try:
         child = subprocess.Popen(list(command), env=dict(environment))
     except OSError as error:
@@ -132,10 +142,10 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
             f"{shlex.join(command)[:300]}: cannot be started: {error.strerror or error}.\n"
             "Give the command as you would type it: whyidle run -- python train.py"
         ) from error
-    with _signals_passed_to(child):
+    with _signals_passed_to(child), readings(bundle, child.pid, beside) as cost:
         while True:
             try:
-                return child.wait()
+                return child.wait(), cost
             except KeyboardInterrupt:
                 continue  # the terminal has sent it to the job as well; wait for the job's end
 

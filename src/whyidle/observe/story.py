@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from whyidle.observe.events import Process
 from whyidle.observe.launch import Outcome
+from whyidle.observe.settled import first_counted
 from whyidle.render.numerals import count, duration, percent
-
-WARM_UP = 3
-"""Steps at the start that are not in the median, where there are more than twice as many."""
 
 UNEVEN = 1.2
 """The mean step is told too where it is so many times the median."""
@@ -28,6 +27,7 @@ PAUSES = {
     "checkpoint": "in torch.save",
     "collector": "in Python's garbage collector",
     "loader_start": "starting data loaders",
+    "evaluation": "evaluating the model",
 }
 
 
@@ -52,7 +52,7 @@ def trainers(found: list[Process]) -> list[Rank]:
 
 def _rank(process: Process) -> Rank:
     rows = process.steps
-    settled = rows[WARM_UP:] if len(rows) > 2 * WARM_UP else rows[len(rows) > 1 :]
+    settled = rows[first_counted(len(rows)) :]
     lasted = settled[:, 2] - settled[:, 1]
     begun = int(process.about.get("started_ns") or rows[0, 1])
     whole = max(int(lasted.sum()), 1)
@@ -69,7 +69,7 @@ def _rank(process: Process) -> Rank:
 
 def told(found: list[Process], outcome: Outcome) -> list[str]:
     """Lines for stderr: what the hook saw of the whole run."""
-    lines = [f"The job {ended(outcome)}."]
+    lines = [f"The job {ended(outcome)}.", *_stalled(found)]
     ranks = trainers(found)
     if not ranks:
         return [*lines, *_no_steps(found)]
@@ -115,6 +115,39 @@ def _no_steps(found: list[Process]) -> list[str]:
         "Where the job does not step a torch.optim optimizer, call whyidle.step() at the end of "
         "each step.",
     ]
+
+
+def _stalled(found: list[Process]) -> list[str]:
+    """Where processes stood that made no step for long."""
+    lines = []
+    for process in found:
+        for stacks in process.stacks[:1]:
+            rows = [p for p in process.pauses if p[0] == "stalled"]
+            lasted_s = (rows[0][2] - rows[0][1]) / 1e9 if rows else float(stacks["limit_s"])
+            least = "" if rows else "at least "
+            done = stacks["steps"]
+            after = f" after step {done - 1}" if done else ", not even a first one,"
+            rank = process.about.get("rank")
+            who = f"Rank {rank}" if rank is not None else "It"
+            lines.append(
+                f"No step ended for {least}{duration(lasted_s)}{after} in process "
+                f"{process.about.get('pid', '?')}. {who} stood at {_stood(stacks)}; the stacks "
+                f"of all threads are in processes/{process.path.name}."
+            )
+    return lines[:4]
+
+
+def _stood(stacks: dict[str, Any]) -> str:
+    """The line that the thread which makes the steps was at, and what it had called from there."""
+    threads = [thread for thread in stacks["threads"] if thread.get("steps")]
+    frames = threads[0]["frames"] if threads else []
+    if not frames:
+        return "an unknown line"
+    inner = f"{frames[0][2]} ({os.path.basename(frames[0][0])}:{frames[0][1]})"
+    if stacks["file"] is None:
+        return inner
+    own = f"{os.path.basename(stacks['file'])}:{stacks['line']}"
+    return own if frames[0][:2] == [stacks["file"], stacks["line"]] else f"{own}, in {inner}"
 
 
 def _waiting(rank: Rank) -> list[str]:

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from whyidle.observe.events import events_of
+from whyidle.observe.settled import WARM_UP, first_counted
 
 NS = 1e9
-
-WARM_UP = 3
-"""Steps at the start of every rank that are not counted, unless asked otherwise."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def pace_of(steps: Sequence[tuple[int, int, int]], warm_up: int = WARM_UP) -> Pa
     lengths_s = [(end - start) / NS for _, start, end in sorted(steps) if end > start]
     if not lengths_s:
         return None
-    counted = lengths_s[min(warm_up, len(lengths_s) // 2) :]
+    counted = lengths_s[first_counted(len(lengths_s), warm_up) :]
     return Pace(
         median_s=statistics.median(counted),
         mean_s=math.fsum(counted) / len(counted),

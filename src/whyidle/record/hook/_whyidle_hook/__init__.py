@@ -4,7 +4,7 @@ Runs in every Python process of the job, on the standard library and on the torc
 itself; written for Python 3.9 and later. It does nothing until the process imports torch, and
 nothing at all without ``WHYIDLE_BUNDLE``, the folder to write to. ``WHYIDLE_OPTIONS`` is a JSON
 object: ``profile``, ``stacks``, ``loss`` (bool), ``windows`` {``first``, ``length``, ``every``},
-``stop_after`` (steps or null).
+``stop_after`` (steps or null), ``hang`` (seconds or null), ``remedies`` (what a trial changes).
 
 What it writes is described in ``docs/bundle.md``. Every ``*_ns`` is Unix nanoseconds on a clock
 that never goes back: the monotonic one, set to the wall clock once per process.
@@ -35,15 +35,42 @@ def step():
         _observer.said_step()
 
 
+def steps_will_be_said():
+    """The job will say its steps, so the optimizer's own count for nothing from here on."""
+    if _observer is not None:
+        _observer.steps.will_be_said()
+
+
+def evaluation(begins):
+    """A framework says that an evaluation begins (True) or has ended (False)."""
+    if _observer is not None:
+        _observer.evaluations.said(begins)
+
+
 def _observe(bundle, options):
     global _observer
     try:
         from _whyidle_hook.observer import Observer
 
-        _observer = Observer(bundle, options)
+        _observer = Observer(bundle, options, when_imported)
         _observer.install()
     except Exception as error:  # noqa: BLE001  the job must not be harmed by what watches it
         print("whyidle: this process is not observed: %r" % (error,), file=sys.stderr)
+
+
+def when_imported(name, then):
+    """Call ``then(module)`` once the module has been imported, which may be now or never."""
+
+    def loaded():
+        try:
+            then(sys.modules[name])
+        except Exception as error:  # noqa: BLE001
+            _observer.problem(name, error)
+
+    if name in sys.modules:
+        loaded()
+    else:
+        sys.meta_path.insert(0, _Watcher(name, loaded))
 
 
 class _Watcher:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 import time
 
 FLUSH_NS = 1_000_000_000
@@ -16,10 +17,14 @@ def now_ns():
 
 
 class Events:
-    """Writes events of this process under ``bundle``/processes; a full disk ends the writing."""
+    """Writes events of this process under ``bundle``/processes; a full disk ends the writing.
+
+    Threads may write at once, and a garbage collection may write in the middle of a writing.
+    """
 
     def __init__(self, bundle, started_ns):
         self._path = os.path.join(bundle, "processes", "%d-%d.jsonl" % (os.getpid(), started_ns))
+        self._lock = threading.RLock()
         self._waiting = []
         self._rows = {}
         self._flushed_ns = started_ns
@@ -34,13 +39,19 @@ class Events:
         """One event, written at once."""
         self._introduce()
         what["event"] = event
-        self._waiting.append(what)
+        with self._lock:
+            self._waiting.append(what)
         self.flush()
 
     def row(self, event, row):
         """One row of an event that comes often; rows are written together."""
-        self._introduce()
-        self._rows.setdefault(event, []).append(row)
+        if self._first is not None:
+            self._introduce()
+        with self._lock:
+            rows = self._rows.get(event)
+            if rows is None:
+                rows = self._rows[event] = []
+            rows.append(row)
 
     def _introduce(self):
         then, self._first = self._first, None
@@ -54,17 +65,19 @@ class Events:
 
     def flush(self):
         """Write what waits."""
-        self._flushed_ns = now_ns()
-        for event, rows in self._rows.items():
-            self._waiting.append({"event": event, "rows": rows})
-        self._rows = {}
-        if self._failed or not self._waiting:
-            return
-        text = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in self._waiting)
-        self._waiting = []
-        try:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            with open(self._path, "a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError:
-            self._failed = True
+        with self._lock:
+            self._flushed_ns = now_ns()
+            rows, self._rows = self._rows, {}
+            waiting, self._waiting = self._waiting, []
+            if self._failed:
+                return
+            waiting += [{"event": event, "rows": of} for event, of in rows.items()]
+            if not waiting:
+                return
+            text = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in waiting)
+            try:
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                with open(self._path, "a", encoding="utf-8") as file:
+                    file.write(text)
+            except OSError:
+                self._failed = True
