@@ -3,7 +3,8 @@
 A limit reads ``lost>30%``, ``data_loading>10%`` or ``data_loading.loader_workers_too_few>5%``.
 Its base is the recorded wall of all devices: wall minus the time that was likely work the
 recorder dropped, so a gap in the recording never fails a build. Where no device was traced, it is
-the time of the sampled GPUs that is known.
+the time of the sampled GPUs, or of the training processes of a bundle, that is known. So a bundle
+with profiled steps is judged by those, and one without by its whole run.
 """
 
 from __future__ import annotations
@@ -118,9 +119,9 @@ def check_judged(diagnosis: Diagnosis, limits: Iterable[Limit], causes: Collecti
     for limit in limits:
         if diagnosis.recorded_s <= 0:
             raise UsageError(
-                f"--fail-on '{limit}': this evidence holds no known seconds of a GPU.\n"
-                "Give a trace, or a series of readings (nvidia-smi --query-gpu=timestamp,index,"
-                "utilization.gpu --format=csv -l 1)."
+                f"--fail-on '{limit}': this evidence holds no known seconds of a GPU or of "
+                "training steps.\nGive a trace, a bundle of whyidle run, or a series of readings "
+                "(nvidia-smi --query-gpu=timestamp,index,utilization.gpu --format=csv -l 1)."
             )
         meant = [cause for cause in causes if limit.prefix and matches_cause(cause, limit.prefix)]
         if meant and all(cause in blind for cause in meant):

@@ -1,8 +1,9 @@
-"""The job ledger: seconds of sampled GPUs, settled by the same rule as those of a window.
+"""The job ledger: seconds of the whole run, settled by the same rule as those of a window.
 
-A reading says how much of its time a GPU was busy, not when. So a claim speaks of the *busy* or
-of the *idle* part of an interval, and takes that share of each reading it covers. At each instant
-at most one claim wins each part. All sums are integer nanoseconds:
+Its devices are sampled GPUs, and training processes whose steps a hook timed. A reading says how
+much of its time a GPU was busy, not when. So a claim speaks of the *busy* or of the *idle* part of
+an interval, and takes that share of each reading it covers. At each instant at most one claim wins
+each part. All sums are integer nanoseconds:
 
     wall = busy + idle + unknown          useful = busy - lost in busy
     unexplained = idle - lost in idle     wall = useful + lost + unexplained + unknown
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -30,7 +32,6 @@ from whyidle.ledger import winners
 from whyidle.model import JOB_CLAIMS, frame
 from whyidle.views import Views
 from whyidle.views.needs import missing
-from whyidle.views.sampled import Sampled
 from whyidle.views.sampled_matches import on_trace_clock
 
 PARTS = ("busy", "idle")
@@ -42,7 +43,7 @@ SLICES = 120
 
 @dataclass(frozen=True)
 class JobJudged:
-    """What the samples of a job say: the ledger, None without a series, and its findings."""
+    """What is known of the whole run: the ledger, None without a meter, and its findings."""
 
     ledger: JobLedger | None
     findings: tuple[Finding, ...]
@@ -51,11 +52,35 @@ class JobJudged:
     crashed: tuple[Crashed, ...]
 
 
+class Metered(Protocol):
+    """Devices whose whole time is known from a meter: sampled GPUs, and training processes.
+
+    ``gpus`` has number, start_ns and end_ns of each, in order of number; ``pieces`` is as
+    views.sampled.PIECES.
+    """
+
+    @property
+    def gpus(self) -> pl.DataFrame:
+        """One row per device."""
+
+    @property
+    def pieces(self) -> pl.DataFrame:
+        """The time of each device, end to end."""
+
+
+@dataclass(frozen=True)
+class _Devices:
+    """All devices of the job ledger."""
+
+    gpus: pl.DataFrame
+    pieces: pl.DataFrame
+
+
 @dataclass(frozen=True)
 class Won:
-    """``rows``: number, cause, part, start_ns, end_ns, lost_ns, level, what of each won interval.
+    """What claims won: number, cause, part, start_ns, end_ns, lost_ns, level, what, file, line.
 
-    ``wanted_ns`` is per cause what all its claims asked for.
+    One row per won interval; ``wanted_ns`` is per cause what all its claims asked for.
     """
 
     rows: pl.DataFrame
@@ -63,12 +88,11 @@ class Won:
 
 
 def judged_job(views: Views) -> JobJudged:
-    """Ask every cause about the sampled GPUs and settle what they claim."""
+    """Ask every cause about the devices of the whole run and settle what they claim."""
     claims, not_judged, crashed = _claims(views)
-    sampled = views.sampled
-    if not sampled.gpus.height:
+    if not views.moments.devices.height:
         return JobJudged(None, (), (), tuple(not_judged), tuple(crashed))
-    won = settled(claims, sampled)
+    won = settled(claims, _Devices(views.moments.devices, views.moments.pieces))
     ledger = _ledger(won, views)
     findings, failed = _findings(won, ledger, views)
     return JobJudged(
@@ -160,11 +184,11 @@ def _crash(cause: Cause, error: Exception) -> Crashed:
     return Crashed(cause=cause.id, error=f"{type(error).__name__}: {text}"[:300])
 
 
-def settled(claims: dict[str, pl.DataFrame], sampled: Sampled) -> Won:
+def settled(claims: dict[str, pl.DataFrame], metered: Metered) -> Won:
     """Decide every claim of every cause: weight, then level, then the shorter, then the id."""
     kinds = pl.Enum(sorted(claims))
     told = [f.with_columns(pl.lit(cause, kinds).alias("cause")) for cause, f in claims.items()]
-    known = sampled.gpus.select("number", pl.col("start_ns").alias("low"),
+    known = metered.gpus.select("number", pl.col("start_ns").alias("low"),
                                 pl.col("end_ns").alias("high"))  # fmt: skip
     asked = (pl.concat(told) if told else frame({**JOB_CLAIMS, "cause": kinds})).join(
         known, on="number", how="inner", maintain_order="left"
@@ -174,7 +198,7 @@ def settled(claims: dict[str, pl.DataFrame], sampled: Sampled) -> Won:
         pl.min_horizontal("end_ns", "high").alias("end_ns"),
         pl.col("weight").clip(0.0, 1.0),
     ).filter((pl.col("end_ns") > pl.col("start_ns")) & (pl.col("weight") > 0))
-    parts = [_settled_part(asked.filter(pl.col("part") == part), part, sampled) for part in PARTS]
+    parts = [_settled_part(asked.filter(pl.col("part") == part), part, metered) for part in PARTS]
     wanted: dict[str, int] = {}
     for part in parts:
         for cause, ns in part.wanted_ns.items():
@@ -182,8 +206,8 @@ def settled(claims: dict[str, pl.DataFrame], sampled: Sampled) -> Won:
     return Won(pl.concat([part.rows for part in parts]), wanted)
 
 
-def _settled_part(asked: pl.DataFrame, part: str, sampled: Sampled) -> Won:
-    pieces = _Pieces(sampled, part)
+def _settled_part(asked: pl.DataFrame, part: str, metered: Metered) -> Won:
+    pieces = _Pieces(metered, part)
     level = asked["level"].to_physical().to_numpy()
     cause = asked["cause"].to_physical().to_numpy()
     weight = asked["weight"].to_numpy()
@@ -202,7 +226,8 @@ def _settled_part(asked: pl.DataFrame, part: str, sampled: Sampled) -> Won:
     lost = np.zeros(won.size, np.int64)
     np.add.at(lost, of, _weighed(took, weight[won][of]))
     rows = asked[won].select(
-        "number", pl.col("cause").cast(pl.String), pl.col("part").cast(pl.String), "level", "what"
+        "number", pl.col("cause").cast(pl.String), pl.col("part").cast(pl.String), "level", "what",
+        "file", "line",
     ).with_columns(
         pl.Series("start_ns", pieces.axis.take(low, group[won]), pl.Int64),
         pl.Series("end_ns", pieces.axis.take(high, group[won]), pl.Int64),
@@ -219,8 +244,8 @@ def _weighed(took: Ints, weight: npt.NDArray[np.float64]) -> Ints:
 class _Pieces:
     """The pieces of all GPUs side by side, and how much of one part of them is where."""
 
-    def __init__(self, sampled: Sampled, part: str) -> None:
-        gpus, pieces = sampled.gpus, sampled.pieces
+    def __init__(self, metered: Metered, part: str) -> None:
+        gpus, pieces = metered.gpus, metered.pieces
         self.axis = Axis(gpus["start_ns"].to_numpy(), gpus["end_ns"].to_numpy())
         self._numbers = gpus["number"].to_numpy()
         group = self.group_of(pieces["number"])
@@ -232,7 +257,7 @@ class _Pieces:
         self._amount = amount.to_numpy()
 
     def group_of(self, numbers: pl.Series) -> Index:
-        """The row of sampled.gpus of each number."""
+        """The row of gpus of each number."""
         return np.searchsorted(self._numbers, numbers.to_numpy())
 
     def taken(self, start: Ints, end: Ints) -> tuple[Index, Ints]:
@@ -255,7 +280,7 @@ class _Pieces:
 def _ledger(won: Won, views: Views) -> JobLedger:
     """The records of the ledger; its law is checked here, in whole nanoseconds."""
     devices = _devices(won, views)
-    gpus = {row["number"]: row for row in views.sampled.gpus.iter_rows(named=True)}
+    gpus = {row["number"]: row for row in views.moments.devices.iter_rows(named=True)}
     ranks = views.matches
     sums = won.rows.group_by("number", "cause", "part").agg(pl.col("lost_ns").sum())
     order = sums.sort("number", "lost_ns", "cause", "part", descending=[False, True, False, False])
@@ -265,6 +290,7 @@ def _ledger(won: Won, views: Views) -> JobLedger:
             gpu=gpus[number]["gpu"],
             device=gpus[number]["device"],
             rank=ranks[number].rank if number in ranks else gpus[number]["rank"],
+            process=gpus[number]["process"],
             cause=cause,
             state=part,
             lost_s=lost / 1e9,
@@ -286,9 +312,9 @@ def _ledger(won: Won, views: Views) -> JobLedger:
 
 
 def _devices(won: Won, views: Views) -> list[JobDevice]:
-    sampled = views.sampled
+    pieces = views.moments.pieces
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    times = sampled.pieces.group_by("number").agg(
+    times = pieces.group_by("number").agg(
         lasted.sum().alias("wall"),
         pl.col("busy_ns").sum().alias("busy"),
         lasted.filter(pl.col("busy_ns").is_null()).sum().alias("unknown"),
@@ -297,9 +323,9 @@ def _devices(won: Won, views: Views) -> list[JobDevice]:
         *(pl.col("lost_ns").filter(pl.col("part") == part).sum().alias(f"lost_{part}")
           for part in PARTS)
     )  # fmt: skip
-    table = sampled.gpus.join(times, on="number").join(lost, on="number", how="left")
+    table = views.moments.devices.join(times, on="number").join(lost, on="number", how="left")
     table = table.with_columns(pl.col("lost_busy", "lost_idle").fill_null(0)).sort("number")
-    shares = _shares(sampled)
+    shares = _shares(pieces)
     return [_device(row, shares[row["number"]], views) for row in table.iter_rows(named=True)]
 
 
@@ -308,7 +334,7 @@ def _device(row: dict[str, int], shares: list[float | None], views: Views) -> Jo
     idle = wall - busy - unknown
     useful, unexplained = busy - row["lost_busy"], idle - row["lost_idle"]
     if min(idle, useful, unexplained) < 0 or wall != row["end_ns"] - row["start_ns"]:
-        raise Bug(f"the job ledger of sampled GPU {row['number']} does not add up")
+        raise Bug(f"the job ledger of device {row['number']} does not add up")
     match = views.matches.get(row["number"])
     placed = on_trace_clock(views, row["source"])
     return JobDevice(
@@ -317,6 +343,7 @@ def _device(row: dict[str, int], shares: list[float | None], views: Views) -> Jo
         device=row["device"],
         rank=match.rank if match else row["rank"],
         matched=match.how if match else None,
+        process=row["process"],
         name=row["name"],  # type: ignore[arg-type]
         meter=row["meter"],  # type: ignore[arg-type]
         start_ns=row["start_ns"] - views.origin_ns if placed else None,
@@ -334,10 +361,10 @@ def _device(row: dict[str, int], shares: list[float | None], views: Views) -> Jo
     )
 
 
-def _shares(sampled: Sampled) -> dict[int, list[float | None]]:
-    """Busy shares of equal slices of each GPU's time; None where most of a slice is unknown."""
+def _shares(pieces: pl.DataFrame) -> dict[int, list[float | None]]:
+    """Busy shares of equal slices of each device's time; None where most of one is unknown."""
     found: dict[int, list[float | None]] = {}
-    parts = sampled.pieces.partition_by("number", as_dict=True, include_key=False)
+    parts = pieces.partition_by("number", as_dict=True, include_key=False)
     for (number,), mine in parts.items():
         start, end = mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()
         known = np.where(mine["busy_ns"].is_null().to_numpy(), 0, end - start)
@@ -395,20 +422,23 @@ def _finding(cause: Cause, won: Won, ledger: JobLedger, views: Views) -> Finding
 
 
 def _places(mine: pl.DataFrame, views: Views) -> list[Where]:
-    gpus = views.sampled.gpus.rename({"start_ns": "low", "end_ns": "high"})
-    sums = mine.group_by("number").agg(pl.col("lost_ns").sum()).join(gpus, on="number")
+    gpus = views.moments.devices.rename({"start_ns": "low", "end_ns": "high"})
+    places = mine.with_columns(pl.col("file").cast(pl.String)).group_by("number", "file", "line")
+    sums = places.agg(pl.col("lost_ns").sum()).join(gpus, on="number")
     ranks = views.matches
-    top = sums.sort("lost_ns", "number", descending=[True, False]).head(MOST_PLACES)
+    order = [-pl.col("lost_ns"), *(pl.col(name) for name in ("number", "file", "line"))]
+    top = sums.sort(order).head(MOST_PLACES)
+    several = views.moments.devices["host"].n_unique() > 1
     return [
         Where(
-            file=None,
-            line=None,
+            file=row["file"],
+            line=row["line"],
             op=None,
             thread=None,
             rank=ranks[row["number"]].rank if row["number"] in ranks else row["rank"],
             device=row["device"],
             lost_s=row["lost_ns"] / 1e9,
-            host=row["host"],
+            host=row["host"] if several or row["process"] is None else None,
             gpu=row["gpu"],
         )
         for row in top.iter_rows(named=True)
@@ -417,8 +447,8 @@ def _places(mine: pl.DataFrame, views: Views) -> list[Where]:
 
 def _evidence(mine: pl.DataFrame, views: Views) -> list[EvidenceRow]:
     """The largest single losses in words."""
-    labels = views.sampled.labels()
-    sources = dict(views.sampled.gpus.select("number", "source").iter_rows())
+    labels = views.moments.labels()
+    sources = dict(views.moments.devices.select("number", "source").iter_rows())
     paths = [s.path.encode("utf-8", "replace").decode() for s in views.evidence.sources]
     top = mine.sort("lost_ns", "number", "start_ns", descending=[True, False, False])
     found = []
@@ -429,7 +459,11 @@ def _evidence(mine: pl.DataFrame, views: Views) -> list[EvidenceRow]:
             EvidenceRow(
                 source=paths[source] if source < len(paths) else "",
                 row=None,
-                what=f"{labels[row['number']]}{said} ({row['lost_ns'] / 1e9:,.1f} s lost)",
+                what=f"{labels[row['number']]}{said} ({_seconds(row['lost_ns'])} lost)",
             )
         )
     return found
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 1e9:,.1f} s" if ns >= 10**10 else f"{ns / 1e9:.3g} s"

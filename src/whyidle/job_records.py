@@ -1,6 +1,7 @@
-"""The job ledger: where the time of each sampled GPU went, over the whole run that samples saw.
+"""The job ledger: where the time of each device went over the whole run.
 
-Coarse, and apart from the window's ledger, which is exact for a few profiled steps. Durations are
+A device is a GPU that samples saw, or a training process whose steps a hook timed. The ledger is
+coarse, and apart from the window's ledger, which is exact for a few profiled steps. Durations are
 seconds; instants are integer nanoseconds from ``Window.origin_ns``. ``None`` means "not known".
 """
 
@@ -12,14 +13,18 @@ import msgspec
 
 
 class JobDevice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of one sampled GPU went, from its first reading's period to its last reading.
+    """Where the time of one device of the whole run went.
+
+    That is of a sampled GPU from its first reading to its last, of a training process (its meter is
+    ``training_steps``) from its import of torch to its end.
 
     busy_s + idle_s + unknown_s = wall_s = useful_s + lost_s + unexplained_s + unknown_s. Busy is
     the share of time in which the meter saw any work; ``meter`` names it. Unknown is where there
     is no reading, or one without a value: never idle. ``gpu`` is what the source calls it,
-    ``device`` the machine's index. ``rank`` is that of a trace of the same GPU, ``matched`` how
-    that is known; both None where it is not. ``start_ns`` and ``end_ns`` count from
-    ``Window.origin_ns``; None where the samples lie on another clock. ``shares`` are the busy
+    ``device`` the machine's index, ``process`` the pid of a training process, of which ``samples``
+    counts the steps and ``period_s`` is the usual one. ``rank`` of a GPU is that of a trace of it,
+    ``matched`` how that is known; both None where it is not. ``start_ns`` and ``end_ns`` count
+    from ``Window.origin_ns``; None where the samples lie on another clock. ``shares`` are the busy
     shares of equal slices of the time, None where more than half of a slice is unknown.
     """
 
@@ -42,10 +47,11 @@ class JobDevice(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     period_s: float
     shares: list[float | None]
+    process: int | None = None
 
 
 class JobRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of one sampled GPU that one cause won; share is of that GPU's wall."""
+    """Seconds of one device that one cause won; share is of that device's wall."""
 
     host: str | None
     gpu: str | None
@@ -55,10 +61,11 @@ class JobRow(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["busy", "idle"]
     lost_s: float
     share: float
+    process: int | None = None
 
 
 class JobLedger(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run as samples saw it; coarse, and apart from the window's ledger.
+    """The whole run as samples or a hook saw it; coarse, and apart from the window's ledger.
 
     All seconds are sums over ``devices``.
     """

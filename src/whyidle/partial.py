@@ -32,6 +32,7 @@ from whyidle.summary import devices, environment, finding_of, ledger_rows, sourc
 from whyidle.timeline import recoloured, timeline
 from whyidle.views import Views
 from whyidle.views.needs import PEERS, missing
+from whyidle.views.sites import at_sites
 from whyidle.views.windows import Steps
 
 __all__ = ["Partial", "merged", "partial_of"]
@@ -121,7 +122,8 @@ def _claims(views: Views) -> tuple[dict[str, pl.DataFrame], list[NotJudged], lis
                     _unfed(cause, [n.missing for n in lacking], lacking[0].record_with)
                 )
             else:
-                claims[cause.id] = frame(CLAIMS, cause.claims(views))
+                told = frame(CLAIMS, cause.claims(views))
+                claims[cause.id] = at_sites(told, views.sites, cause.sites)
         except Exception as error:  # noqa: BLE001  a cause that breaks must not cost the report
             crashed.append(Crashed(cause=cause.id, error=_one_line(error)))
     return claims, not_judged, crashed

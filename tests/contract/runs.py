@@ -69,7 +69,10 @@ def _kernel(rank: int | None, number: int, start_ns: int, ns: int) -> dict[str, 
 def shifted(evidence: Evidence, by_ns: int) -> Evidence:
     """The same run on a clock that shows ``by_ns`` more."""
     tables = dict(evidence.tables)
-    for name, columns in (("spans", ("start_ns", "end_ns")), ("samples", ("t_ns",))):
+    instants = {
+        "spans": ("start_ns", "end_ns"), "samples": ("t_ns",), "moments": ("start_ns", "end_ns"),
+    }  # fmt: skip
+    for name, columns in instants.items():
         if name in tables:
             tables[name] = tables[name].with_columns(pl.col(c) + by_ns for c in columns)
     return replace(evidence, tables=tables)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import structs
+
 from tests.render.building import (
     MS,
     Loss,
@@ -220,6 +222,37 @@ def sampled_only() -> Diagnosis:
     return diagnosis([], [], sources=sources, job=job, findings=[idle])
 
 
+def timed_run() -> Diagnosis:
+    """A bundle without profiled steps: two ranks that wait for their loader, and save."""
+    sampled = job_of(
+        [(600.0, 0.5, 240.0), (600.0, 0.55, 210.0)],
+        "data_loading.loader_workers_too_few",
+        shares=[0.0, 0.6, 0.6, 0.5, None, 0.6, 0.6, 0.1],
+    )
+    devices = [
+        structs.replace(
+            d, gpu=None, device=None, name=None, meter="training_steps", rank=rank,
+            process=4000 + rank, samples=5000, period_s=0.112,
+        )
+        for rank, d in enumerate(sampled.devices)
+    ]  # fmt: skip
+    loader = finding(
+        "data_loading.loader_workers_too_few",
+        "Waiting for the data loader",
+        450.0,
+        1200.0,
+        "seen",
+        ledger="job",
+        where=[
+            where(240.0, file="train.py", line=12, rank=0),
+            where(210.0, file="train.py", line=12, rank=1),
+        ],
+    )
+    job = structs.replace(sampled, devices=devices)
+    sources = [one_source("bundle/bundle.json", events=20_000)]
+    return diagnosis([], [], sources=sources, job=job, findings=[loader])
+
+
 def signs_only() -> Diagnosis:
     """Dumps of a flight recorder: which rank is absent, without any device time."""
     absent = Observation(
@@ -375,6 +408,7 @@ CASES: dict[str, Callable[[], Diagnosis]] = {
     "nothing_recorded": nothing_recorded,
     "crashed": crashed,
     "sampled_only": sampled_only,
+    "timed_run": timed_run,
     "signs_only": signs_only,
     "thousand": thousand,
     "hostile": hostile,

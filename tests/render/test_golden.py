@@ -37,6 +37,7 @@ def test_the_screen_looks_as_it_did(name: str, width: int) -> None:
         "many_ranks",
         "hostile",
         "sampled_only",
+        "timed_run",
         "signs_only",
     ],
 )

@@ -12,7 +12,7 @@ from whyidle.diagnosis import Finding
 from whyidle.model import MOMENTS, SITES, Evidence, frame
 from whyidle.stories import Story
 
-HOME = "/home/me/project/train.py"
+HOME = "/srv/project/train.py"
 GARBAGE = "memory.empty_cache_in_loop"
 WORKERS = "data_loading.loader_workers_too_few"
 
@@ -76,16 +76,16 @@ def test_two_lines_that_could_be_meant_leave_the_functions_line() -> None:
 
 
 def test_a_call_in_another_file_is_not_meant() -> None:
-    other = {"what": "gc.collect", "line": 17, "file": "/home/me/project/tidy.py"}
+    other = {"what": "gc.collect", "line": 17, "file": "/srv/project/tidy.py"}
     assert places(told(collecting(), GARBAGE, "sites", other)) == [("train.py", 3)]
 
 
 def test_a_cause_that_lies_where_the_loader_is_made_names_that_line() -> None:
     found = told(loading(), WORKERS, "sites", {"what": "loader", "line": 9})
     assert places(found) == [("train.py", 9)]
-    elsewhere = {"what": "loader", "line": 9, "file": "/home/me/project/data.py"}
+    elsewhere = {"what": "loader", "line": 9, "file": "/srv/project/data.py"}
     found = told(loading(), WORKERS, "sites", elsewhere)
-    assert places(found) == [("/home/me/project/data.py", 9)]
+    assert places(found) == [("/srv/project/data.py", 9)]
 
 
 def test_lines_of_another_rank_say_nothing_of_this_one() -> None:

@@ -34,7 +34,11 @@ HEADS = ("Looks like", "How we tell", "Change", "May be wrong", "Sources")
 
 @dataclass(frozen=True)
 class Cause:
-    """One cause: its page and its functions, as its file declares them."""
+    """One cause: its page and its functions, as its file declares them.
+
+    ``sites`` are kinds of line at which it lies as a whole, the first known one counts: such as the
+    line that makes the loader (see views.sites).
+    """
 
     id: str
     module: ModuleType
@@ -44,6 +48,7 @@ class Cause:
     observes: tuple[str, ...]
     waits: tuple[str, ...]
     job_needs: tuple[str, ...]
+    sites: tuple[str, ...]
     summary: str
     heads: dict[str, str]
 
@@ -158,6 +163,7 @@ def declared(name: str, module: ModuleType) -> Cause:
         observes=tuple(getattr(module, "OBSERVES", ())),
         waits=tuple(getattr(module, "WAITS", ())),
         job_needs=tuple(getattr(module, "JOB_NEEDS", ())),
+        sites=tuple(getattr(module, "SITES", ())),
         summary=text.split("\n\n")[0].replace("\n", " "),
         heads=heads(text),
     )

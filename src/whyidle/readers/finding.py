@@ -11,12 +11,13 @@ from typing import NamedTuple, Protocol, cast
 
 from whyidle.errors import EvidenceError, UnknownEvidence, UnreadableEvidence
 from whyidle.model import Evidence
-from whyidle.readers import not_activity, other_profilers
+from whyidle.readers import bundle, not_activity, other_profilers
 from whyidle.readers.source_bytes import head_of, open_regular, refuse_foreign, unreadable
 
 GROUP = "whyidle.readers"
 BUILT_IN = {
     "torch_trace": "whyidle.readers.torch_trace",
+    "bundle": "whyidle.readers.bundle",
     "nsys": "whyidle.readers.nsys",
     "execution_trace": "whyidle.readers.execution_trace",
     "flight_recorder": "whyidle.readers.flight_recorder",
@@ -107,7 +108,10 @@ def reader_for(path: Path) -> Reader:
 
 
 def files_of(paths: Iterable[Path]) -> Found:
-    """The files that the paths stand for, each once, in the order given; folders sorted by name."""
+    """The files that the paths stand for, each once, in the order given; folders sorted by name.
+
+    The manifest of a bundle stands for the whole bundle.
+    """
     found = Found([], [], set())
     seen: set[str] = set()
     for path in paths:
@@ -117,6 +121,8 @@ def files_of(paths: Iterable[Path]) -> Found:
             is_folder = False
         if not is_folder:
             open_regular(path).close()
+            if _is_bundle(path):
+                path, is_folder = path.parent, True
         for file in _in_folder(path, found.notes) if is_folder else [path]:
             real = os.path.realpath(file)
             if real not in seen:
@@ -128,7 +134,13 @@ def files_of(paths: Iterable[Path]) -> Found:
 
 
 def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
-    """Every trace directly in the folder; when there is none, every trace below it."""
+    """Every trace directly in the folder; when there is none, every trace below it.
+
+    Of a bundle it is all that the bundle holds; so of every bundle below the folder.
+    """
+    manifest = folder / bundle.MANIFEST
+    if _is_bundle(manifest):
+        return _of_bundle(manifest)
     looked = 0
     unread: list[Path] = []
     for level in (_listed(folder), _below(folder)):
@@ -142,7 +154,10 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
                     f"no trace among the first {LOOK_LIMIT} files",
                     "Name the folder that holds the traces.",
                 )
-            (files if _is_known(path) else passed).append(path)
+            if _is_bundle(path):
+                files += _of_bundle(path)
+            else:
+                (files if _is_known(path) else passed).append(path)
         if files:
             if passed:
                 some = ", ".join(path.name for path in passed[:4])
@@ -159,6 +174,21 @@ def _in_folder(folder: Path, notes: list[str]) -> list[Path]:
     )
 
 
+def _is_bundle(path: Path) -> bool:
+    """Whether the file is the manifest of a bundle."""
+    if path.name != bundle.MANIFEST:
+        return False
+    try:
+        return bundle.sniff(path, head_of(path))
+    except EvidenceError:
+        return False
+
+
+def _of_bundle(manifest: Path) -> list[Path]:
+    """The files of a bundle that are read, each by its own reader."""
+    return [manifest, *(path for path in bundle.files_beside(manifest) if _is_known(path))]
+
+
 def _listed(folder: Path) -> list[Path]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
@@ -170,8 +200,14 @@ def _listed(folder: Path) -> list[Path]:
 def _below(folder: Path) -> Iterable[Path]:
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if Path(parent) != folder:
-            yield from _listed(Path(parent))
+        here = Path(parent)
+        if here == folder:
+            continue
+        if _is_bundle(here / bundle.MANIFEST):
+            folders.clear()
+            yield here / bundle.MANIFEST
+        else:
+            yield from _listed(here)
 
 
 def _is_known(path: Path) -> bool:

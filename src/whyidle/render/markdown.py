@@ -231,7 +231,8 @@ def _samples(diagnosis: Diagnosis) -> str:
         )
         for d in sampled.worst(job, outlook.CROWD)
     ]
-    head = ("GPU", "Model", "Busy", "Lost", "Unknown", "Busy over time")
+    what = sampled.noun(job)
+    head = (what[:1].upper() + what[1:], "Model", "Busy", "Lost", "Unknown", "Busy over time")
     said = f"{text(sampled.sentence(job))} {text(sampled.meaning(job))}"
     listed = table(head, rows, {2, 3, 4})
     return folded(f"The whole run: {sampled.scope(job)}", f"{said}\n\n{listed}")

@@ -101,14 +101,23 @@ def _draw_findings(page: Lines, diagnosis: Diagnosis) -> None:
             page.heading("No cause was found")
         return
     page.heading("What to change, largest loss first")
-    marked = list(zip(finding_marks(diagnosis), diagnosis.findings, strict=True))
+    marked = _marked(diagnosis, window=diagnosis.wall_s > 0)
+    if not marked:
+        page.line("No cause was found in the recorded steps.", indent=1)
+        return
     large = [pair for pair in marked if pair[1].share >= _WORTH_CHANGING] or marked[:1]
     for mark, finding in large[:_DETAILED]:
         _draw_title(page, mark, finding, diagnosis)
         _draw_details(page, finding, diagnosis)
-    rest = diagnosis.findings[len(large[:_DETAILED]) :]
+    rest = [finding for _, finding in marked[len(large[:_DETAILED]) :]]
     if rest:
         page.line(_smaller(rest, 2 * (page.width - 3)), indent=3, style="dim")
+
+
+def _marked(diagnosis: Diagnosis, *, window: bool) -> list[tuple[str, Finding]]:
+    """The findings with their marks: those of recorded steps, or else those of the whole run."""
+    found = zip(finding_marks(diagnosis), diagnosis.findings, strict=True)
+    return [pair for pair in found if (pair[1].ledger == "window") == window]
 
 
 def _smaller(rest: list[Finding], room: int) -> str:
@@ -238,6 +247,22 @@ def _draw_samples(page: Lines, diagnosis: Diagnosis) -> None:
     if left > 0:
         page.line(f"and {left:,} that lost less: see --format json", indent=1, style="dim")
     page.line(sampled.meaning(job), indent=1, style="dim")
+    if diagnosis.wall_s > 0:
+        _draw_run(page, diagnosis)
+
+
+def _draw_run(page: Lines, diagnosis: Diagnosis) -> None:
+    """What the whole run lost, beside the recorded steps; what to change only where that is new."""
+    marked = _marked(diagnosis, window=False)
+    known = {f.cause for _, f in _marked(diagnosis, window=True)[:_DETAILED]}
+    large = [pair for pair in marked if pair[1].share >= _WORTH_CHANGING]
+    for mark, finding in large[:_DETAILED]:
+        _draw_title(page, mark, finding, diagnosis)
+        if finding.cause not in known:
+            _draw_details(page, finding, diagnosis)
+    rest = [finding for _, finding in marked if finding not in [f for _, f in large[:_DETAILED]]]
+    if rest:
+        page.line(_smaller(rest, 2 * (page.width - 3)), indent=3, style="dim")
 
 
 def _draw_recordings(page: Lines, diagnosis: Diagnosis) -> None:

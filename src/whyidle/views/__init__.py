@@ -35,6 +35,8 @@ from whyidle.views.cpu_run import cpu_activity, cpu_windows
 from whyidle.views.cpu_use import jobs
 from whyidle.views.flights import Flights, flights
 from whyidle.views.host import Host, host
+from whyidle.views.moments import Moments
+from whyidle.views.moments_telling import moment_notes
 from whyidle.views.nest import nest
 from whyidle.views.places import claims_of
 from whyidle.views.rules import all_rules
@@ -42,6 +44,7 @@ from whyidle.views.sampled import Sampled, sampled
 from whyidle.views.sampled_matches import Match, matched, sampled_notes
 from whyidle.views.sampled_patterns import plateaus
 from whyidle.views.scene import Scene
+from whyidle.views.sites import sites
 from whyidle.views.states import States, states
 
 STEP = ("number", "start_ns", "end_ns")
@@ -110,6 +113,11 @@ class Views:
         self.host.forget_partition()
         return blame_frame(self.states, ruled, found, blame_copies(self.states, self.host))
 
+    @cached_property
+    def sites(self) -> pl.DataFrame:
+        """Exact lines of the user's source that hooks told of; see views.sites."""
+        return sites(self.evidence)
+
     @property
     def _holes(self) -> bool:
         """Whether what lies between recorded operators may be anything."""
@@ -172,6 +180,11 @@ class Views:
     def sampled(self) -> Sampled:
         """What samples say of each GPU over time; see views.sampled."""
         return sampled(self.evidence)
+
+    @cached_property
+    def moments(self) -> Moments:
+        """What hooks timed in training processes over the whole run; see views.moments."""
+        return Moments(self)
 
     @cached_property
     def plateaus(self) -> pl.DataFrame:
@@ -275,4 +288,4 @@ class Views:
         """What a reader of the report should know about the evidence as a whole."""
         narrowed = self._steps is not None
         left = windows_view.left_out(self._all_windows, self.windows) if narrowed else []
-        return [*left, *notes(self), *sampled_notes(self)]
+        return [*left, *notes(self), *sampled_notes(self), *moment_notes(self)]

@@ -91,13 +91,17 @@ def _without_device(views: Views) -> str:
     )
 
 
-SIGNS = ("samples", "settings", "collectives", "groups", "memory_blocks", "allocations", "links")
+SIGNS = (
+    "samples", "settings", "collectives", "groups", "memory_blocks", "allocations", "links",
+    "moments",
+)  # fmt: skip
 """Tables that tell something without any recorded work."""
 
 INSTANTS = {
     "samples": ("t_ns",),
     "allocations": ("t_ns",),
     "collectives": ("created_ns", "started_ns", "completed_ns"),
+    "moments": ("start_ns", "end_ns"),
 }
 """Columns of them that hold instants."""
 

@@ -57,6 +57,20 @@ def _series(views: Views) -> bool:
     return views.sampled.gpus.height > 0
 
 
+def _timed(views: Views) -> bool:
+    return bool(views.moments.trainers)
+
+
+def _gpu_settings(views: Views) -> bool:
+    about = pl.col("gpu").is_not_null() | pl.col("device").is_not_null()
+    return bool(views.evidence.table("settings").select(about.any()).item())
+
+
+def _thread_count(views: Views) -> bool:
+    keys = views.evidence.table("settings")["key"].cast(pl.String)
+    return bool((keys == "cpus").any())
+
+
 def _read(*metrics: str) -> Callable[[Views], bool]:
     return lambda views: _series(views) and views.sampled.has(*metrics)
 
@@ -101,6 +115,7 @@ _SAMPLER = (
     "nvidia-smi --query-gpu=timestamp,index,uuid,name,utilization.gpu,memory.used,memory.total,"
     "power.draw,power.limit,clocks.sm,clocks.max.sm --format=csv -l 1"
 )
+_OBSERVED = "whyidle run -- python train.py"
 _LISTS = "torch that lists the GPU in the trace (deviceProperties)"
 PEERS = Need(
     "the same collectives as other ranks saw them",
@@ -140,6 +155,12 @@ NEEDS: dict[str, Need] = {
         _table("samples"),
     ),
     "series": Need("a series of readings with times", _SAMPLER, _series),
+    "timed_run": Need("the times of all steps", _OBSERVED, _timed),
+    "series_or_run": Need(
+        "a series of readings with times, or the times of all steps",
+        f"{_OBSERVED}; or {_SAMPLER}",
+        lambda views: _series(views) or _timed(views),
+    ),
     "sampled_memory": Need("readings of memory in use", _SAMPLER, _read("memory_used")),
     "sampled_clocks": Need(
         "readings of the SM clock and its maximum", _SAMPLER, _read("sm_clock", "sm_clock_max")
@@ -168,7 +189,8 @@ NEEDS: dict[str, Need] = {
         "node_load1, node_cpu_seconds_total and container_cpu_usage_seconds_total",
         lambda views: cpu_read(views.evidence) or (_blame(views) and _steps(views)),
     ),
-    "settings": Need("the GPU's settings", "nvidia-smi -q -x", _table("settings")),
+    "settings": Need("the GPU's settings", "nvidia-smi -q -x", _gpu_settings),
+    "thread_count": Need("the threads of each process and its CPUs", _OBSERVED, _thread_count),
     "links": Need("how the GPUs are connected", "nvidia-smi topo -m", _table("links")),
     "memory_blocks": Need(
         "a snapshot of the CUDA memory allocator",

@@ -24,7 +24,7 @@ SCHEMA = {"rank": pl.Int32, "what": pl.String, "file": pl.String, "line": pl.Int
 
 CALLS = (
     ("backward", r"run_backward|^autograd::engine::|torch/_tensor\.py\(\d+\): backward$"),
-    ("optimizer_step", r"^Optimizer\.step#"),
+    ("optimizer_stepped", r"^Optimizer\.step#"),
     ("checkpoint", r"torch/serialization\.py\(\d+\): save$"),
     ("gc.collect", r"^<built-in function collect>$"),
     ("empty_cache", r"\): empty_cache$"),

@@ -7,6 +7,9 @@ How we tell: the device is empty, and the thread that launches the next work is 
 ``torch.save``, ``torch.distributed.checkpoint``, or a range or function named as saving a model,
 state or checkpoint. Everything inside counts, the copies of the weights to the host included.
 
+Over a whole run that whyidle observed: every ``torch.save``, timed (seen; deduced for a GPU that
+was sampled meanwhile).
+
 Change: copy the weights to the host, go on training, and write in the background:
 ``torch.distributed.checkpoint.async_save``. Save less often, to a local disk first.
 
@@ -22,23 +25,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from whyidle.diagnosis import Finding, Remedy
+from whyidle.moment_stories import TimedRun
 from whyidle.stories import Story
+from whyidle.views.moment_claims import pauses, seconds
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
 
 TITLE = "Training stands still while a checkpoint is written"
 STATUS = "preview"
 NEEDS = ("blame",)
+JOB_NEEDS = ("timed_run",)
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty and copy-only time inside the saving of a checkpoint."""
     return views.blamed("checkpoint")
+
+
+def job_claims(views: Views) -> pl.DataFrame:
+    """Every save over the whole run."""
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    words = pl.format("a checkpoint was written for {}", seconds(lasted))
+    return pauses(views, pl.col("kind") == "checkpoint", words)
 
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
@@ -86,3 +99,11 @@ def example() -> tuple[Evidence, float]:
         call = (begin + late + 2, begin + late + 8)
         story.launch("gemm", call, (begin + late + 8, begin + 1000))
     return story.evidence(), 600e-6
+
+
+def job_example() -> tuple[Evidence, float]:
+    """Thirty steps of 100 ms, with 500 ms of torch.save after every ten: 1.5 s."""
+    story = TimedRun()
+    for _ in range(3):
+        story.steps(10, 100).pause("checkpoint", 500, "train.py", 31)
+    return story.steps(1, 100).evidence(), 1.5

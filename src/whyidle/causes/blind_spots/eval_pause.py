@@ -8,7 +8,9 @@ function named as an evaluation (evaluate, validation, validate, eval, test_step
 the program's own, so the level is *deduced*. Loader waits, reads and allocator calls inside keep
 their own cause. In readings of the GPU: a stretch at exactly 0 % at whose end the training logged a
 value such as ``val/loss`` (*deduced*); pauses that only come back at regular times are told without
-seconds, since checkpoints and restarting workers look the same.
+seconds, since checkpoints and restarting workers look the same. Over a whole run that whyidle
+observed: every evaluation, timed (seen). On a GPU that was sampled meanwhile only its idle part
+counts (deduced).
 
 Change: evaluate less often or on fewer samples; use a larger batch without gradients
 (``torch.inference_mode()``); compute metrics on the device and read them once.
@@ -24,21 +26,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from whyidle.diagnosis import Finding, Remedy, Sign
 from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
+from whyidle.views.moment_claims import pauses, seconds
 from whyidle.views.sampled_pauses import evaluation_claims, recurring_signs
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
 
 TITLE = "Training stands still during evaluation"
 STATUS = "preview"
 NEEDS = ("blame",)
-JOB_NEEDS = ("series",)
+JOB_NEEDS = ("series_or_run",)
 OBSERVES = ("series",)
 
 
@@ -48,8 +51,12 @@ def claims(views: Views) -> pl.DataFrame:
 
 
 def job_claims(views: Views) -> pl.DataFrame:
-    """Pauses at whose end the training logged a value of an evaluation."""
-    return evaluation_claims(views)
+    """Evaluations that were timed, and pauses at whose end the training logged a value of one."""
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    words = pl.format("an evaluation of {}", seconds(lasted))
+    timed = pauses(views, pl.col("kind") == "evaluation", words)
+    logged = evaluation_claims(views).filter(~pl.col("number").is_in(timed["number"].implode()))
+    return pl.concat([timed, logged])
 
 
 def observations(views: Views) -> list[Sign]:

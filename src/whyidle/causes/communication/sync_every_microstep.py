@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TITLE = "Gradients reduced in every micro-batch"
 STATUS = "preview"
 NEEDS = ("blame",)
+SITES = ("backward",)
 
 
 def claims(views: Views) -> pl.DataFrame:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 TITLE = "Overhead of the distributed wrapper"
 STATUS = "preview"
 NEEDS = ("blame",)
+SITES = ("data_parallel",)
 
 
 def claims(views: Views) -> pl.DataFrame:

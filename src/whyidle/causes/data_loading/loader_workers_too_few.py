@@ -7,7 +7,9 @@ How we tell: the device is empty, and the thread that would launch the next work
 loader's ``__next__`` (``enumerate(DataLoader)#...`` or the same frame). Whatever runs inside that
 call, operators of a transform included, counts as loading. In readings of the GPU without a trace:
 use that swings between less than 10 % and more than 70 % (5th and 95th percentile) is told without
-seconds, *suspected*, since other waits look the same.
+seconds, *suspected*, since other waits look the same. Over a whole run that whyidle observed: the
+time that every step spent in the loader's ``__next__``, timed there (seen); where the GPU was
+sampled as well, the idle part of its readings, as far as steps waited meanwhile (deduced).
 
 Change: give the loader more worker processes (``num_workers``), up to the cores this process may
 use; keep them alive between epochs (``persistent_workers=True``) and a few batches ahead
@@ -26,8 +28,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whyidle.diagnosis import Finding, Remedy, Sign
+from whyidle.moment_stories import TimedRun
 from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
+from whyidle.views.moment_claims import loader_waits
 from whyidle.views.sampled_pauses import swinging_signs
 
 if TYPE_CHECKING:
@@ -40,11 +44,18 @@ TITLE = "Waiting for the data loader"
 STATUS = "stable"
 NEEDS = ("blame",)
 OBSERVES = ("series",)
+JOB_NEEDS = ("timed_run",)
+SITES = ("loader",)
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time during which the launching thread waited for a batch."""
     return views.blamed("loader")
+
+
+def job_claims(views: Views) -> pl.DataFrame:
+    """What all steps of the run waited in their loader."""
+    return loader_waits(views)
 
 
 def observations(views: Views) -> list[Sign]:
@@ -64,7 +75,9 @@ def observations(views: Views) -> list[Sign]:
 
 def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
     """More workers when the main process loads by itself; else a cheaper sample."""
-    single = any("_SingleProcessDataLoaderIter" in (place.op or "") for place in finding.where)
+    single = any(
+        "_SingleProcessDataLoaderIter" in (place.op or "") for place in finding.where
+    ) or any(row.what and "num_workers=0" in row.what for row in finding.evidence)
     how = (
         "The batch is built in the training process itself (num_workers=0). Start with "
         "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True) and raise the "
@@ -101,6 +114,12 @@ def example() -> tuple[Evidence, float]:
         story.op("aten::conv2d", begin + 5000, begin + 5010)
         story.launch("implicit_gemm", (begin + 5002, begin + 5008), (begin + 5008, begin + 10_000))
     return story.evidence(), 3 * 5e-3
+
+
+def job_example() -> tuple[Evidence, float]:
+    """A second of start-up, then twenty steps of 100 ms that wait 60 ms for their batch: 1.2 s."""
+    story = TimedRun().site("loader", "train.py", 12, num_workers=0)
+    return story.passes(1000).steps(20, 100, wait=60).evidence(), 1.2
 
 
 def observed_example() -> tuple[Evidence, str]:

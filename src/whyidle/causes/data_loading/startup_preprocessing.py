@@ -6,12 +6,15 @@ first step: tokenising, indexing or copying a data set, building a model on the 
 How we tell: from when memory was first seen held (where memory was not read, from the first
 reading) until the first reading above 0, every reading is exactly 0, for at least a minute.
 *Suspected*: readings do not say what the process did. From two hours on it counts as a held GPU.
+In a run that whyidle observed: from the import of torch to the first step, of which the length of
+the usual step is its own work (seen; deduced for a GPU that was sampled meanwhile).
 
 Change: prepare data once, offline, and cache it; transform lazily in the loader's workers; load
 weights straight to the device.
 
-May be wrong: the recording may begin in the middle of a pause that is no start-up. Waiting for
-other machines or for a licence looks the same.
+May be wrong: some seconds are the price of any start: imports, the device's context, the first
+batch. In a run of many hours they do not matter. The recording may begin in the middle of a pause
+that is no start-up. Waiting for other machines or for a licence looks the same.
 
 Sources: report of 71 s of preprocessing before step 1 that a lazy transform cut to 0.4 s; Hu et
 al. and Weng et al. on start-up in GPU clusters.
@@ -25,6 +28,7 @@ import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
 from whyidle.sampled_stories import GIB, Sampling
+from whyidle.views.moment_claims import start_ups
 from whyidle.views.sampled_patterns import in_words
 from whyidle.views.sampled_telling import job_claims_of
 
@@ -32,18 +36,27 @@ if TYPE_CHECKING:
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
 
-TITLE = "Minutes of preparation before the first work"
+TITLE = "Preparation before the first step"
 STATUS = "preview"
-JOB_NEEDS = ("series",)
+JOB_NEEDS = ("series_or_run",)
 
 SHORTEST_NS = 60 * 10**9
 LONGEST_NS = 2 * 3600 * 10**9
 
 
 def job_claims(views: Views) -> pl.DataFrame:
-    """The idle part from the start of the job to its first work."""
+    """From the start of the job to its first work, timed inside it or read from outside."""
+    timed = start_ups(views)
+    return pl.concat([timed, _read(views, list(views.moments.gpus.values()))])
+
+
+def _read(views: Views, timed: list[int]) -> pl.DataFrame:
+    """The idle part from the start of the job to its first work, but for GPUs ``timed`` inside."""
     found = views.plateaus.filter(
-        pl.col("leading") & ~pl.col("trailing") & pl.col("held").fill_null(True)
+        pl.col("leading")
+        & ~pl.col("trailing")
+        & pl.col("held").fill_null(True)
+        & ~pl.col("number").is_in(timed)
     )
     reading = views.sampled.gpus.select("number", "period_ns")
     found = found.join(reading, on="number", how="left", maintain_order="left").with_columns(

@@ -10,6 +10,8 @@ for (seen), and the first ``__next__`` after them when it takes more than 5 time
 Without stacks, a ``_MultiProcessingDataLoaderIter.__next__`` that takes more than 20 ms and more
 than 5 times the median one, before which its thread recorded nothing for more than 5 ms (the
 workers are created in that pause), and which is not the first of the recording (suspected).
+Over a whole run that whyidle observed: every start of a loader that its line had started before,
+timed in ``iter(loader)`` (seen); the slow first batch after it counts as a wait for the loader.
 
 Change: ``DataLoader(persistent_workers=True)``; longer epochs; a data set object that is cheap to
 send (paths and offsets, not loaded samples).
@@ -27,8 +29,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whyidle.diagnosis import Finding, Remedy
+from whyidle.moment_stories import TimedRun
 from whyidle.stories import Story
 from whyidle.views.certainty import recorded_as
+from whyidle.views.moment_claims import starts_again
 
 if TYPE_CHECKING:
     import polars as pl
@@ -40,11 +44,18 @@ if TYPE_CHECKING:
 TITLE = "Loader workers started again"
 STATUS = "preview"
 NEEDS = ("blame",)
+JOB_NEEDS = ("timed_run",)
+SITES = ("loader",)
 
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time while workers start again, and in the first, slow batch after that."""
     return views.blamed("loader_restart", level=_sure)
+
+
+def job_claims(views: Views) -> pl.DataFrame:
+    """Starts of a loader that had been started before, over the whole run."""
+    return starts_again(views)
 
 
 def _sure(rows: pl.DataFrame, host: Host) -> pl.Series:
@@ -84,3 +95,11 @@ def example() -> tuple[Evidence, float]:
         story.launch("gemm", (ready + 5, ready + 10), (ready + 10, ready + 9_000))
         begin = ready + 9_000
     return story.evidence(), 30e-3
+
+
+def job_example() -> tuple[Evidence, float]:
+    """Three epochs of five steps; the workers start in 300 ms before each, twice again: 0.6 s."""
+    story = TimedRun()
+    for _ in range(3):
+        story.pause("loader_start", 300, "train.py", 20, "loader 0").steps(5, 100)
+    return story.evidence(), 0.6

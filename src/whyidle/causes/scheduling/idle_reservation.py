@@ -8,6 +8,7 @@ process is there. From two hours on the level is *deduced*: sites that cancel su
 two to five hours and report almost no false alarm. Below it, or where memory was not read, it is
 *suspected*. A stretch before the first work that is shorter than two hours is start-up and counted
 there. A gap in the readings or an unknown one ends the stretch: absence never counts as idle.
+In a run that whyidle observed: half an hour or more from the last step to the end of the process.
 
 Change: end what is not needed; let interactive sessions end when their GPU idles; ask for GPUs
 when there is work, and do long preparation on machines without them.
@@ -27,6 +28,7 @@ import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy
 from whyidle.sampled_stories import GIB, Sampling
+from whyidle.views.moment_claims import tails
 from whyidle.views.sampled_patterns import gib, in_words
 from whyidle.views.sampled_telling import job_claims_of
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 TITLE = "GPUs held without work"
 STATUS = "preview"
-JOB_NEEDS = ("series",)
+JOB_NEEDS = ("series_or_run",)
 
 SHORTEST_NS = 30 * 60 * 10**9
 SURE_NS = 2 * 3600 * 10**9
@@ -53,7 +55,8 @@ def job_claims(views: Views) -> pl.DataFrame:
     sure = (lasted >= SURE_NS) & pl.col("held").fill_null(False)
     level = pl.when(sure).then(pl.lit("deduced")).otherwise(pl.lit("suspected"))
     words = [_words(row) for row in found.iter_rows(named=True)]
-    return job_claims_of(found, "idle", words, level=level)
+    read = job_claims_of(found, "idle", words, level=level)
+    return pl.concat([read, tails(views, SHORTEST_NS)])
 
 
 def _words(row: dict[str, float]) -> str:

@@ -74,7 +74,7 @@ def _bars(diagnosis: Diagnosis) -> str:
 
 
 def draw_samples(diagnosis: Diagnosis) -> str:
-    """The whole run as samples saw it, a row per GPU; empty without samples."""
+    """The whole run as samples or a hook saw it, a row per device; empty without either."""
     job = sampled.drawn(diagnosis)
     if job is None:
         return ""
@@ -88,13 +88,14 @@ def draw_samples(diagnosis: Diagnosis) -> str:
         )
         for device in shown
     ]
-    head = ("GPU", "Model", "Busy", "Lost", "Unknown", "Busy over time")
+    what = sampled.noun(job)
+    head = (what[:1].upper() + what[1:], "Model", "Busy", "Lost", "Unknown", "Busy over time")
     left = len(job.devices) - len(shown)
-    more = f"<p>and {count(left, 'more GPU')}, in the JSON report</p>" if left > 0 else ""
-    listed = table("Sampled GPUs", head, rows, numbers=(2, 3, 4), hide_caption=True)
+    more = f"<p>and {left} more, in the JSON report</p>" if left > 0 else ""
+    listed = table("The whole run", head, rows, numbers=(2, 3, 4), hide_caption=True)
     return (
-        '<section aria-labelledby="run-title"><h2 id="run-title">The whole run, as samples saw it'
-        f"</h2><p>{esc(sampled.sentence(job))}</p>{listed}{more}"
+        '<section aria-labelledby="run-title"><h2 id="run-title">'
+        f"{sampled.title(job)}</h2><p>{esc(sampled.sentence(job))}</p>{listed}{more}"
         f'<p class="small">{esc(sampled.scope(job))}. {esc(sampled.meaning(job))}</p></section>'
     )
 
