@@ -18,6 +18,7 @@ from typing import Any
 from whyidle import comparison, diagnosis, pages
 from whyidle.causes import all_causes
 from whyidle.cli import build_parser
+from whyidle.trial import proof, try_record
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO_TRACE = "examples/traces/slow_loader_gpu_simulated.pt.trace.json.gz"
@@ -62,6 +63,8 @@ def generated() -> Iterator[tuple[Path, str]]:
     schemas = ROOT / "docs/schema"
     yield schemas / "diagnosis-1.json", schema_text(diagnosis.SCHEMA, diagnosis.json_schema())
     yield schemas / "comparison-1.json", schema_text(comparison.SCHEMA, comparison.json_schema())
+    yield schemas / "proof-1.json", schema_text(proof.SCHEMA, proof.json_schema())
+    yield schemas / "try-1.json", schema_text(try_record.SCHEMA, try_record.json_schema())
     readme = ROOT / "README.md"
     yield readme, with_sample(readme.read_text(encoding="utf-8"))
 
@@ -151,6 +154,8 @@ def _usage(action: argparse.Action) -> str:
 
 
 def _value(action: argparse.Action) -> str:
+    if isinstance(action.metavar, tuple):
+        return " ".join(action.metavar)
     return "|".join(action.choices) if action.choices else str(action.metavar)
 
 

@@ -46,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault(*ONE_ARENA)
     options = argparse.Namespace()
     try:
-        build_parser().parse_args(arguments, options)
+        given = sys.argv[1:] if arguments is None else arguments
+        wanted = next((word for word in given if not word.startswith("-")), "")
+        build_parser(wanted).parse_args(arguments, options)
         verb: Verb = options.act
         return verb(options)
     except KeyboardInterrupt:
@@ -83,8 +85,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"whyidle: {message}\n`{self.prog} --help` shows what there is.\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line; the reference page is generated from it."""
+def build_parser(wanted: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line; the reference page is generated from it.
+
+    With the name of a verb only that one gets its arguments, which is quicker: others are listed.
+    """
     common = _Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument(
         "-q", "--quiet", action="store_true", help="no progress bar and no notes on stderr"
@@ -104,37 +109,22 @@ def build_parser() -> argparse.ArgumentParser:
         title="verbs", metavar="VERB", required=True
     )
 
-    def verb(name: str, act: Verb, help: str, description: str) -> argparse.ArgumentParser:
-        added = verbs.add_parser(
-            name, help=help, description=description, parents=[common], allow_abbrev=False
-        )
-        added.set_defaults(act=act)
-        return added
-
-    _add_diagnose(verb)
-    _add_run(verb)
-    _add_fix(verb)
-    _add_prove(verb)
-    _add_compare(verb)
-    _add_render(verb)
-    _add_explain(verb)
-    _add_env(verb)
-    _add_new_cause(verb)
+    for name, (help, add) in VERBS.items():
+        added = verbs.add_parser(name, help=help, parents=[common], allow_abbrev=False)
+        if wanted in (None, name):
+            add(added)
     return parser
 
 
-AddVerb = Callable[[str, Verb, str, str], argparse.ArgumentParser]
-
-
-def _add_diagnose(verb: AddVerb) -> None:
-    parser = verb(
-        "diagnose",
-        _diagnose,
-        "where the GPU time of a recorded run went, why, and what to do",
+def _add_diagnose(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Read the evidence of one run (profiler traces, exports, dumps, readings) and say where "
         "every second of GPU time went, why, what to do, and what that would gain. Several paths, "
-        "or a folder, are the ranks of one job.",
+        "or a folder, are the ranks of one job."
     )
+    parser.set_defaults(act=_diagnose)
+    from whyidle import gpu_peaks
+
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a trace, or a folder of them")
     _add_output(parser, REPORT_FORMATS)
     parser.add_argument(
@@ -152,6 +142,7 @@ def _add_diagnose(verb: AddVerb) -> None:
         help="judge the steps from A up to, not including, B, as numbered in ProfilerStep#N; "
         "either side may be left out",
     )
+    parser.add_argument("--gpu", type=gpu_peaks.named, metavar="NAME", help=gpu_peaks.HELP)
     parser.add_argument(
         "--jobs",
         type=positive,
@@ -166,17 +157,15 @@ def _add_diagnose(verb: AddVerb) -> None:
     )
 
 
-def _add_run(verb: AddVerb) -> None:
+def _add_run(parser: argparse.ArgumentParser) -> None:
     from whyidle.observe import command
 
-    parser = verb(
-        "run",
-        _run,
-        "observe a training command without changing it, then diagnose it",
+    parser.description = (
         "Run a training command as it is, time its steps and what they wait for, profile a few of "
         "them, and say why the GPU (or the CPU, where there is none) idles. The job's output is "
-        "untouched and its exit code is passed on.",
+        "untouched and its exit code is passed on."
     )
+    parser.set_defaults(act=_run)
     parser.add_argument(
         "--steps",
         type=steps_of,
@@ -187,43 +176,49 @@ def _add_run(verb: AddVerb) -> None:
     command.add(parser)
 
 
-def _add_fix(verb: AddVerb) -> None:
+def _add_attach(parser: argparse.ArgumentParser) -> None:
+    from whyidle.observe import attach
+
+    parser.description = attach.DESCRIPTION
+    parser.set_defaults(act=_attach)
+    attach.add(parser, REPORT_FORMATS)
+
+
+def _add_fix(parser: argparse.ArgumentParser) -> None:
     from whyidle.fix import command
 
-    command.add(
-        verb(
-            "fix",
-            command.run,
-            "the change to a training script as a diff that can be undone",
-            "Write the changes that whyidle understands in a training script as one unified diff: "
-            "the safe ones, with --unsafe also those that can change results. It says what it left "
-            "alone and why.",
-        )
+    parser.description = (
+        "Write the changes that whyidle understands in a training script as one unified diff: "
+        "the safe ones, with --unsafe also those that can change results. It says what it left "
+        "alone and why."
     )
+    parser.set_defaults(act=command.run)
+    command.add(parser)
 
 
-def _add_prove(verb: AddVerb) -> None:
+def _add_try(parser: argparse.ArgumentParser) -> None:
+    from whyidle.trial import try_command
+
+    parser.description = try_command.DESCRIPTION
+    parser.set_defaults(act=try_command.run)
+    try_command.add(parser)
+
+
+def _add_prove(parser: argparse.ArgumentParser) -> None:
     from whyidle.trial import command
 
-    command.add(
-        verb(
-            "prove",
-            command.run,
-            "run two commands in turn and say whether the second is faster, and by how much",
-            command.DESCRIPTION,
-        )
-    )
+    parser.description = command.DESCRIPTION
+    parser.set_defaults(act=command.run)
+    command.add(parser)
 
 
-def _add_compare(verb: AddVerb) -> None:
-    parser = verb(
-        "compare",
-        _compare,
-        "two runs side by side: what changed, and whether it is more than noise",
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Set two runs side by side, cause by cause and kernel by kernel, per step, and say what "
         "changed and whether that is more than noise between steps. Each side is a saved "
-        "diagnosis, a trace, or a folder with the ranks of one job.",
+        "diagnosis, a trace, or a folder with the ranks of one job."
     )
+    parser.set_defaults(act=_compare)
     parser.add_argument("before", metavar="A", help="the run before: a diagnosis or its evidence")
     parser.add_argument("after", metavar="B", help="the run after, likewise")
     _add_output(parser, REPORT_FORMATS)
@@ -237,14 +232,12 @@ def _add_compare(verb: AddVerb) -> None:
     )
 
 
-def _add_render(verb: AddVerb) -> None:
-    parser = verb(
-        "render",
-        _render,
-        "any view of a saved diagnosis",
+def _add_render(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Draw a diagnosis that `diagnose --format json` or `-o FILE.json` has saved. "
-        "`--format perfetto --with TRACE -o FILE` adds the losses as a track to the trace.",
+        "`--format perfetto --with TRACE -o FILE` adds the losses as a track to the trace."
     )
+    parser.set_defaults(act=_render)
     parser.add_argument("diagnosis", metavar="DIAGNOSIS", help="a saved diagnosis (.json)")
     _add_output(parser, (*REPORT_FORMATS, "perfetto"))
     parser.add_argument(
@@ -252,14 +245,12 @@ def _add_render(verb: AddVerb) -> None:
     )
 
 
-def _add_explain(verb: AddVerb) -> None:
-    parser = verb(
-        "explain",
-        _explain,
-        "what a cause means, how it is told, and what to change",
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Print the page of a cause, the pages of a folder of causes, or, without an argument, "
-        "the list of all causes.",
+        "the list of all causes."
     )
+    parser.set_defaults(act=_explain)
     parser.add_argument("cause", nargs="?", metavar="CAUSE", help="a cause or a folder of causes")
     parser.add_argument(
         "--list", action="store_true", help="one line per cause, all of them or those of a folder"
@@ -270,25 +261,21 @@ def _add_explain(verb: AddVerb) -> None:
     _add_output(parser, PAGE_FORMATS)
 
 
-def _add_env(verb: AddVerb) -> None:
-    parser = verb(
-        "env",
-        _env,
-        "what this machine and this installation can observe, and what is missing",
+def _add_env(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Look at this machine, without changing anything: Python, CPUs, memory, PyTorch, GPUs "
-        "and tools; and say what cannot be observed here and how to get it.",
+        "and tools; and say what cannot be observed here and how to get it."
     )
+    parser.set_defaults(act=_env)
     _add_output(parser, ENV_FORMATS)
 
 
-def _add_new_cause(verb: AddVerb) -> None:
-    parser = verb(
-        "new-cause",
-        _new_cause,
-        "write the file of a new cause, ready to be filled in",
+def _add_new_cause(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
         "Write FOLDER/NAME.py, a cause that already passes its contract tests, "
-        "in this project's tree or in a package of your own.",
+        "in this project's tree or in a package of your own."
     )
+    parser.set_defaults(act=_new_cause)
     parser.add_argument("cause", metavar="FOLDER.NAME", help="such as data_loading.cold_cache")
     parser.add_argument(
         "--into", metavar="DIR", help="the causes package (default: src/whyidle/causes here)"
@@ -344,6 +331,11 @@ def _diagnose(options: argparse.Namespace) -> int:
             options.paths, on=options.on, jobs=options.jobs, steps=options.steps, progress=bar
         )
     reports.deliver(diagnosis, planned, quiet=quiet)
+    if options.gpu is not None:
+        from whyidle.ceiling import said_of
+
+        for line in said_of(options.paths, options.gpu):
+            reports.say(line)
     above = gate.exceeded(diagnosis, limits)
     for sentence in above:
         reports.say(sentence)
@@ -363,6 +355,13 @@ def _run(options: argparse.Namespace) -> int:
         failed = _failed(error, debug=getattr(options, "debug", False))
         return code or (failed if options.fail_on else FINE)
     return code or (ABOVE_LIMIT if above else FINE)
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from whyidle.observe import attach
+
+    causes = _cause_ids() if options.fail_on else []
+    return ABOVE_LIMIT if attach.run(options, causes) else FINE
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -456,3 +455,30 @@ def _speak_utf8() -> None:
                 change(errors="replace")
             else:
                 change(encoding="utf-8", errors="backslashreplace")
+
+
+Add = Callable[[argparse.ArgumentParser], None]
+
+VERBS: dict[str, tuple[str, Add]] = {
+    "diagnose": ("where the GPU time of a recorded run went, why, and what to do", _add_diagnose),
+    "run": ("observe a training command without changing it, then diagnose it", _add_run),
+    "attach": (
+        "observe a training job that is already running, as far as can be seen",
+        _add_attach,
+    ),
+    "fix": ("the change to a training script as a diff that can be undone", _add_fix),
+    "try": ("try remedies on a training command at run time, and say which of them pay", _add_try),
+    "prove": (
+        "run two commands in turn and say whether the second is faster, and by how much",
+        _add_prove,
+    ),
+    "compare": (
+        "two runs side by side: what changed, and whether it is more than noise",
+        _add_compare,
+    ),
+    "render": ("any view of a saved diagnosis", _add_render),
+    "explain": ("what a cause means, how it is told, and what to change", _add_explain),
+    "env": ("what this machine and this installation can observe, and what is missing", _add_env),
+    "new-cause": ("write the file of a new cause, ready to be filled in", _add_new_cause),
+}
+"""Name -> what it does in a line, and what gives its parser the arguments."""

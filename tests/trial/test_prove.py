@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ from whyidle.trial import child, command
 from whyidle.trial.proof import verify
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a failed run leaves, on purpose, goes with the test."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def proof_in(path: Path) -> dict[str, Any]:

@@ -41,11 +41,12 @@ def run(
     environment: Mapping[str, str],
     output: Path,
     timeout_s: float | None = None,
+    folder: Path | None = None,
 ) -> Ended:
     """Run ``command`` to its end, or for ``timeout_s``; stdout and stderr go to ``output``.
 
-    It has no stdin. It leads a process group of its own, which ends with it, and which is ended
-    when the caller is interrupted.
+    It runs in ``folder``, None for the current one, and has no stdin. It leads a process group of
+    its own, which ends with it, and which is ended when the caller is interrupted.
     """
     with output.open("wb") as stream:
         started_s = time.perf_counter()
@@ -53,6 +54,7 @@ def run(
             process = subprocess.Popen(
                 command,
                 env=dict(environment),
+                cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from whyidle.trial.pairs import Plan, Run
+    from whyidle.trial.trees import Tree
 
 FORMATS = ("terminal", "json", "markdown")
 
 PROVEN, NOT_PROVEN = 0, 1
 
-USAGE = "Write: whyidle prove [OPTIONS] -- BEFORE... -- AFTER..."
+USAGE = (
+    "Write: whyidle prove [OPTIONS] -- BEFORE... -- AFTER..., or, for one command in two trees: "
+    "whyidle prove --between REV REV -- CMD... or whyidle prove --patch FILE -- CMD..."
+)
 
 DESCRIPTION = (
-    "Run two commands in turn, several times each, and say how many times faster the second is, "
+    "Run two commands in turn, several times each, or one command in two revisions or before and "
+    "after a patch, and say how many times faster the second is, "
     "with an interval, and whether its loss stayed the same. Exit 0: faster as asked, and training "
     "not changed; 1: not proven, or a run failed; 2: usage."
 )
@@ -27,8 +34,13 @@ EPILOG = USAGE + " A command that holds -- itself goes into: sh -c '...'."
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``prove`` to its parser."""
-    parser.usage = "whyidle prove [OPTIONS] -- BEFORE... -- AFTER..."
+    parser.usage = (
+        "whyidle prove [OPTIONS] -- BEFORE... -- AFTER...\n"
+        "       whyidle prove --between REV REV [OPTIONS] -- CMD...\n"
+        "       whyidle prove --patch FILE [OPTIONS] -- CMD..."
+    )
     parser.epilog = EPILOG
+    _add_trees(parser)
     parser.add_argument(
         "--pairs",
         type=_at_least_two,
@@ -72,26 +84,47 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_trees(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--between",
+        nargs=2,
+        metavar=("REV", "REV"),
+        help="run one command in two revisions, in temporary worktrees; . is the working tree as "
+        "it is",
+    )
+    parser.add_argument(
+        "--patch",
+        metavar="FILE",
+        help="run one command in a copy of the working tree, and in one with this patch applied; "
+        "- reads it from stdin",
+    )
+    parser.add_argument(
+        "--link",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="share this file or folder, such as data or .venv, with the trees of --between and "
+        "--patch; may be repeated",
+    )
+
+
 def run(options: argparse.Namespace) -> int:
-    """Run the two commands, tell what that gave, and return the exit code."""
-    import tempfile
+    """Run both sides, tell what that gave, and return the exit code."""
     from datetime import UTC, datetime
-    from pathlib import Path
 
     from whyidle.trial.child import terminated_like_interrupted
     from whyidle.trial.judged import proof_of
     from whyidle.trial.pairs import run_all
     from whyidle.trial.showing import RunsBar
 
-    plan = _plan(options)
     _check_output(options.output)
     quiet = bool(getattr(options, "quiet", False))
     started = datetime.now(UTC)
     runs: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="whyidle-prove-") as folder:
+    with terminated_like_interrupted(), _planned(options) as plan, _outputs() as (folder, keep):
         try:
-            with terminated_like_interrupted(), RunsBar(quiet=quiet) as bar:
-                run_all(plan, Path(folder), runs, bar)
+            with RunsBar(quiet=quiet) as bar:
+                run_all(plan, folder, runs, bar)
         except KeyboardInterrupt:
             _say_interrupted(plan, runs)
             raise
@@ -99,9 +132,29 @@ def run(options: argparse.Namespace) -> int:
             plan, runs, started, at_least=options.at_least, tolerance=options.loss_tolerance
         )
         if proof.verdict == "failed":
-            _say_failed(runs[-1], proof.reasons)
+            keep.append(runs[-1].output)
+            _say_failed(plan, runs[-1], proof.reasons)
     _deliver(proof, options.format or "terminal", options.output, quiet=quiet)
     return PROVEN if proof.proven else NOT_PROVEN
+
+
+@contextlib.contextmanager
+def _outputs() -> Iterator[tuple[Path, list[Path]]]:
+    """A temporary folder for outputs and events, removed but for the files put on the list."""
+    import shutil
+    import tempfile
+
+    folder = Path(tempfile.mkdtemp(prefix="whyidle-prove-"))
+    keep: list[Path] = []
+    try:
+        yield folder, keep
+    finally:
+        kept = {path.parent for path in keep}
+        for place in folder.iterdir():
+            if place not in kept:
+                shutil.rmtree(place, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -127,19 +180,89 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return parts[0], parts[1]
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _one_command(words: Sequence[str], option: str) -> list[str]:
+    from whyidle.errors import UsageError
+
+    given = list(words[1:] if words[:1] == ["--"] else words)
+    if not given:
+        raise UsageError(f"The command is missing.\nWrite: whyidle prove {option} ... -- CMD...")
+    if "--" in given:
+        raise UsageError(
+            f"With {option} one command runs in both trees; two were given, parted by --.\n"
+            "A command that holds -- itself goes into: sh -c '...'"
+        )
+    return given
+
+
+@contextlib.contextmanager
+def _planned(options: argparse.Namespace) -> Iterator[Plan]:
+    """The plan; trees that it needs are there within the block."""
+    from whyidle.errors import UsageError
+
+    if options.between and options.patch:
+        raise UsageError("--between and --patch are two ways to say what changes; use one of them.")
+    if not options.between and not options.patch:
+        if options.link:
+            raise UsageError("--link shares files with the trees of --between or --patch.")
+        yield _plan(options, *_two_commands(options.commands), None)
+        return
+    from whyidle.reports import say
+    from whyidle.trial import trees
+
+    command = _one_command(options.commands, "--between" if options.between else "--patch")
+    making = (
+        trees.of_revisions((options.between[0], options.between[1]), options.link)
+        if options.between
+        else trees.of_patch(_patch(options.patch), _name(options.patch), options.link)
+    )
+    with making as made:
+        for tree in made:
+            trees.check_command(command, tree)
+        if not getattr(options, "quiet", False):
+            trees.notes_on(made, say)
+        yield _plan(options, command, command, made)
+
+
+def _name(patch: str) -> str:
+    return "the patch from stdin" if patch == "-" else Path(patch).name
+
+
+def _patch(name: str) -> bytes:
+    import sys
+
+    from whyidle.errors import UnreadableEvidence
+
+    try:
+        return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+    except OSError as error:
+        raise UnreadableEvidence(
+            name, f"cannot be read ({error.strerror or error})", "Check the path and its spelling."
+        ) from error
+
+
+def _two_commands(words: Sequence[str]) -> tuple[list[str], list[str]]:
     import shutil
 
     from whyidle.errors import UsageError
-    from whyidle.trial.pairs import Plan
 
-    before, after = parted(options.commands)
+    before, after = parted(words)
     for command in (before, after):
         if shutil.which(command[0]) is None:
             raise UsageError(
                 f"{command[0]}: no such command, or not executable.\n"
                 "Check its spelling; a script needs its interpreter before it: python train.py"
             )
+    return before, after
+
+
+def _plan(
+    options: argparse.Namespace,
+    before: Sequence[str],
+    after: Sequence[str],
+    trees: tuple[Tree, Tree] | None,
+) -> Plan:
+    from whyidle.trial.pairs import Plan
+
     return Plan(
         before=before,
         after=after,
@@ -147,6 +270,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         steps=options.steps,
         warm_up=options.warm_up,
         timeout_s=options.timeout,
+        trees=trees,
     )
 
 
@@ -163,7 +287,6 @@ def _check_output(output: str | None) -> None:
 
 def _deliver(proof: object, format: str, output: str | None, *, quiet: bool) -> None:
     import sys
-    from pathlib import Path
 
     from whyidle.reports import columns, say, write_file, write_stdout
     from whyidle.trial.proof import Proof
@@ -177,13 +300,21 @@ def _deliver(proof: object, format: str, output: str | None, *, quiet: bool) -> 
     write_stdout(drawn(proof, format, columns(sys.stdout.isatty())))
 
 
-def _say_failed(last: Run, reasons: Sequence[str]) -> None:
+def _say_failed(plan: Plan, last: Run, reasons: Sequence[str]) -> None:
     from whyidle.reports import say
     from whyidle.trial.child import tail
+    from whyidle.trial.trees import missing_there
 
     told = tail(last.output)
-    lines = f"Its last output:\n{told}" if told.strip() else "It printed nothing."
-    say("\n".join([*reasons, lines]))
+    lines = [f"Its last output:\n{told}" if told.strip() else "It printed nothing."]
+    tree = plan.tree(last.side)
+    lacking = [] if tree is None else missing_there(tree)
+    if lacking:
+        lines.append(
+            f"Its tree lacks what git ignores ({', '.join(lacking)}); what the job needs of it "
+            f"can be shared: --link {lacking[0]}"
+        )
+    say("\n".join([*reasons, *lines, f"All of its output: {last.output}"]))
 
 
 def _say_interrupted(plan: Plan, runs: Sequence[Run]) -> None:

@@ -12,6 +12,7 @@ from datetime import datetime
 from whyidle import __version__
 from whyidle.render.numerals import digits, percent
 from whyidle.trial import losses
+from whyidle.trial.findings import Shortfall, findings_of
 from whyidle.trial.losses import LossGuard
 from whyidle.trial.pairs import Plan, Run, Side
 from whyidle.trial.proof import (
@@ -79,54 +80,91 @@ def proof_of(
             [run.measured.losses for run in after],
             tolerance,
         )
-    verdict, reasons = judge(ratio, guard, at_least, tolerance)
+    verdict, found = judge(ratio, guard, at_least, tolerance)
     if failed:
-        verdict, reasons = "failed", [how_failed(plan, runs)]
+        verdict, found = "failed", [Shortfall("prove.failed", how_failed(plan, runs))]
+    found = [*strays(runs), *found]
+    before_record = _side_record(plan, "before", before, measure.what)
+    after_record = _side_record(plan, "after", after, measure.what)
     return signed(
         Proof(
             schema=SCHEMA,
             whyidle=__version__,
             started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
             verdict=verdict,
-            proven=not reasons,
+            proven=not found,
             at_least=at_least,
-            reasons=reasons,
+            reasons=[one.sentence for one in found],
             measure=measure,
-            before=_side_record(plan.before, before, measure.what),
-            after=_side_record(plan.after, after, measure.what),
+            before=before_record,
+            after=after_record,
             ratio=_ratio_record(ratio),
             loss=_loss_record(guard, tolerance),
             machine=_machine(),
+            findings=findings_of(found, measure.what, before_record, after_record),
+            notes=notes_of(plan, runs),
         )
     )
 
 
 def judge(
     ratio: Estimate | None, guard: LossGuard, at_least: float, tolerance: float
-) -> tuple[Verdict, list[str]]:
-    """The verdict, and a sentence for each thing that keeps the claim from being proven."""
-    reasons = []
+) -> tuple[Verdict, list[Shortfall]]:
+    """The verdict, and what keeps the claim from being proven."""
+    found = []
     verdict: Verdict = "no difference"
     if ratio is not None and ratio.low > 1:
         verdict = "faster"
     elif ratio is not None and ratio.high < 1:
         verdict = "slower"
     if verdict == "slower":
-        reasons.append("It is slower.")
+        found.append(Shortfall("prove.slower", "It is slower."))
     elif verdict == "no difference":
-        reasons.append("No difference beyond the noise between runs.")
+        found.append(
+            Shortfall("prove.no_difference", "No difference beyond the noise between runs.")
+        )
     elif ratio is not None and ratio.low < at_least:
-        reasons.append(
+        sentence = (
             f"Faster, but maybe by {digits(ratio.low)}x only; {digits(at_least)}x was asked for "
             "(more --pairs narrow the interval)."
         )
+        found.append(Shortfall("prove.too_little", sentence))
     if guard.verdict == "changes training":
         verdict = "changes training"
         size = "" if guard.largest is None else f" by {percent(guard.largest)}"
-        reasons.append(f"The loss differs{size}, {percent(tolerance)} is tolerated: {guard.why}.")
+        sentence = f"The loss differs{size}, {percent(tolerance)} is tolerated: {guard.why}."
+        found.append(Shortfall("prove.changes_training", sentence))
     elif guard.verdict == "cannot tell":
-        reasons.append(f"Whether training changed cannot be told: {guard.why}.")
-    return verdict, reasons
+        sentence = f"Whether training changed cannot be told: {guard.why}."
+        found.append(Shortfall("prove.loss_unknown", sentence))
+    return verdict, found
+
+
+def strays(runs: Sequence[Run]) -> list[Shortfall]:
+    """One where a run stepped in the user's own files and not in those of its tree."""
+    for run in runs:
+        if run.stray is not None:
+            sentence = (
+                f"A run ({run.side}) used {_text(run.stray)}, which is not in its tree, so both "
+                "sides may have run the same code (a package installed with pip install -e?)."
+            )
+            return [Shortfall("prove.wrong_tree", sentence)]
+    return []
+
+
+def notes_of(plan: Plan, runs: Sequence[Run]) -> list[str]:
+    """Where --steps did not do what was asked of it."""
+    if plan.steps is None or not runs or not runs[-1].ended.well:
+        return []
+    steps = [run.measured.pace.steps if run.measured.pace else 0 for run in runs]
+    if not all(steps):
+        return [
+            f"--steps {plan.steps} had no effect on {steps.count(0)} of {len(runs)} runs: no step "
+            "of a torch optimizer, and no whyidle.step(), was seen in them."
+        ]
+    if min(steps) < plan.steps:
+        return [f"--steps {plan.steps}: a run ended by itself after {min(steps)} steps."]
+    return []
 
 
 def how_failed(plan: Plan, runs: Sequence[Run]) -> str:
@@ -146,15 +184,21 @@ def _side(runs: Sequence[Run], side: Side) -> list[Run]:
     return [run for run in runs if run.side == side]
 
 
-def _side_record(command: Sequence[str], runs: Sequence[Run], what: What) -> SideRecord:
+def _side_record(plan: Plan, side: Side, runs: Sequence[Run], what: What) -> SideRecord:
     figures = [seconds(run, what) for run in runs if run.ended.well]
+    tree = plan.tree(side)
     return SideRecord(
-        command=[os.fsencode(word).decode("utf-8", "replace") for word in command],
+        tree=None if tree is None else _text(tree.holds),
+        command=[_text(word) for word in plan.command(side)],
         runs=[_run_record(run, what) for run in runs],
         median=statistics.median(figures) if figures else None,
         low=min(figures, default=None),
         high=max(figures, default=None),
     )
+
+
+def _text(word: str) -> str:
+    return os.fsencode(word).decode("utf-8", "replace")
 
 
 def _run_record(run: Run, what: What) -> RunRecord:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from whyidle.observe.settled import WARM_UP
 from whyidle.trial import child, measured
 from whyidle.trial.child import Ended
 from whyidle.trial.measured import Measured
+from whyidle.trial.trees import Tree, stray_of
 
 Side = Literal["before", "after"]
 
@@ -19,24 +21,40 @@ Watch = Callable[[int, int, Side], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run: ``steps`` after which the hook ends a job, None for all of them."""
+    """What to run: ``steps`` after which the hook ends a job, None for all of them.
+
+    ``trees`` are where before and after run, None for the current folder.
+    """
 
     before: Sequence[str]
     after: Sequence[str]
     pairs: int
     steps: int | None = None
-    warm_up: int = measured.WARM_UP
+    warm_up: int = WARM_UP
     timeout_s: float | None = None
+    trees: tuple[Tree, Tree] | None = None
+
+    def command(self, side: Side) -> Sequence[str]:
+        """The command of one side."""
+        return self.before if side == "before" else self.after
+
+    def tree(self, side: Side) -> Tree | None:
+        """Where one side runs; None for the current folder."""
+        return None if self.trees is None else self.trees[side == "after"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of one side; ``output`` holds its stdout and stderr."""
+    """One run of one side; ``output`` holds its stdout and stderr.
+
+    ``stray`` is a file outside its tree that it stepped in, None where there is none.
+    """
 
     side: Side
     ended: Ended
     measured: Measured
     output: Path
+    stray: str | None = None
 
 
 def order(pairs: int) -> list[Side]:
@@ -57,9 +75,14 @@ def run_all(plan: Plan, folder: Path, runs: list[Run], watch: Watch) -> None:
         bundle = place / "bundle"
         (bundle / "processes").mkdir(parents=True)
         output = place / "output.txt"
-        command = plan.before if side == "before" else plan.after
-        ended = child.run(command, _environment(bundle, plan.steps), output, plan.timeout_s)
-        runs.append(Run(side, ended, measured.read(bundle, plan.warm_up), output))
+        tree = plan.tree(side)
+        environment = _environment(bundle, plan.steps)
+        if tree is not None:
+            environment = tree.environment(environment)
+        folder_of_run = None if tree is None else tree.folder
+        ended = child.run(plan.command(side), environment, output, plan.timeout_s, folder_of_run)
+        stray = None if tree is None else stray_of(bundle, tree)
+        runs.append(Run(side, ended, measured.read(bundle, plan.warm_up), output, stray))
         if not ended.well:
             return
 

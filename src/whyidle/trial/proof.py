@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from whyidle.diagnosis import Finding
+
 SCHEMA = "whyidle.proof/1"
 
 Verdict = Literal["faster", "slower", "no difference", "changes training", "failed"]
@@ -35,13 +37,17 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
 
 class SideRecord(Record, frozen=True, kw_only=True):
-    """One command; ``median``, ``low`` and ``high`` are of its runs, in seconds of ``measure``."""
+    """One command; ``median``, ``low`` and ``high`` are of its runs, in seconds of ``measure``.
+
+    ``tree`` says which revision or tree it ran in, null for the current folder.
+    """
 
     command: list[str]
     runs: list[RunRecord]
     median: float | None
     low: float | None
     high: float | None
+    tree: str | None = None
 
 
 class MeasureRecord(Record, frozen=True, kw_only=True):
@@ -83,7 +89,9 @@ class Proof(Record, frozen=True, kw_only=True):
     """The whole record; ``digest`` is the SHA-256 of all the rest, in its canonical JSON.
 
     ``proven`` is what the exit code tells: faster by at least ``at_least``, with the certainty of
-    the interval, and training not changed. ``reasons`` are sentences that say why, or why not.
+    the interval, and training not changed. ``reasons`` are sentences that say why not, and
+    ``findings`` the same as records that all verbs share; both are empty for what is proven.
+    ``notes`` say what a reader should know besides.
     """
 
     schema: str
@@ -99,11 +107,18 @@ class Proof(Record, frozen=True, kw_only=True):
     ratio: RatioRecord | None
     loss: LossRecord
     machine: Machine
+    findings: list[Finding] = []
+    notes: list[str] = []
     digest: str = ""
 
     def to_json(self) -> str:
         """The record as JSON, ended by a line break."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON schema of a proof, generated from the records above."""
+    return msgspec.json.schema(Proof)
 
 
 def signed(proof: Proof) -> Proof:

@@ -30,18 +30,18 @@ class RunsBar(Bar):
             say(told)
             return
         if self._progress is None:
-            self._progress, self._task = _bar(total)
-        if self._task is not None:
-            self._progress.update(self._task, completed=number, description=told)
+            self._progress, self._task = _bar(total, told)
+        elif self._task is not None:
+            self._progress.update(self._task, completed=number, description=told, refresh=True)
 
 
-def _bar(total: int) -> tuple[Progress, TaskID]:
+def _bar(total: int, told: str) -> tuple[Progress, TaskID]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     name = TextColumn("{task.description}", markup=False)
     columns = (name, BarColumn(), TimeElapsedColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task("", total=total)
+    task = progress.add_task(told, total=total)
     progress.start()
     return progress, task

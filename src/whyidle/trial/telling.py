@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from whyidle.render.markdown import code, table, text
 from whyidle.render.numerals import count, digits, duration, percent
-from whyidle.render.plain import clean, elide
+from whyidle.render.plain import clean, clean_block, elide
 from whyidle.trial.proof import Proof, RatioRecord, SideRecord
 
 _HEAD = ("", "Runs", "Median", "Fastest", "Slowest", "Last loss", "Command")
@@ -53,6 +53,12 @@ def _basis(proof: Proof) -> str:
     )
 
 
+def _trees(proof: Proof) -> list[str]:
+    if proof.before.tree is None or proof.after.tree is None:
+        return []
+    return [clean(f"Before: {proof.before.tree}; after: {proof.after.tree}.")]
+
+
 def _row(name: str, side: SideRecord, command: Callable[[str], str]) -> tuple[str, ...]:
     known = [value for value in (side.median, side.low, side.high) if value is not None]
     figures = [duration(value) for value in known] or ["", "", ""]
@@ -77,8 +83,8 @@ def _terminal(proof: Proof, width: int) -> str:
         ).rstrip()
         for row in rows
     ]
-    blocks = [headline(proof), "\n".join(lines), "\n".join(proof.reasons)]
-    blocks.append("\n".join([_basis(proof), _loss(proof)]))
+    blocks = [headline(proof), "\n".join(lines), clean_block("\n".join(proof.reasons))]
+    blocks.append("\n".join([*_trees(proof), _basis(proof), _loss(proof), *proof.notes]))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -91,7 +97,7 @@ def _markdown(proof: Proof) -> str:
         f"### whyidle: {text(headline(proof))}",
         text(" ".join(proof.reasons)),
         table(_HEAD, rows, {1, 2, 3, 4, 5}),
-        f"{text(_basis(proof))}<br>{text(_loss(proof))}",
+        "<br>".join(map(text, [*_trees(proof), _basis(proof), _loss(proof), *proof.notes])),
         f"<sub>{text(proof.started)}, {text(proof.machine.platform)}, "
         f"digest {code(proof.digest[:16])}</sub>",
     ]
