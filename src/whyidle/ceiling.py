@@ -24,6 +24,8 @@ from whyidle.step_work import StepWork, step_work
 EFFICIENCY = (0.2, 0.6)
 """The shares of a GPU's peak, of arithmetic and of bandwidth, between which a step may lie."""
 
+UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
+
 LEAST_CALL_S = (5e-6, 2e-6)
 """What the kernel of an operator with next to no work takes, at the slow and the fast end."""
 
@@ -36,7 +38,8 @@ class Loading:
     """What one rank's loader can deliver.
 
     ``batch_s`` are the seconds of a process for a batch of ``items``. ``workers`` is 0 where the
-    training process itself loads. ``cpus`` it may use, None where unknown.
+    training process itself loads. ``cpus`` are those that it may use, its share where ``ranks`` of
+    one machine use them together; None where unknown.
     """
 
     items: float
@@ -46,6 +49,7 @@ class Loading:
     workers: int
     cpus: float | None
     batches_per_step: int
+    ranks: int = 1
 
     @property
     def seconds(self) -> float:
@@ -118,20 +122,34 @@ def told(found: Ceiling) -> list[str]:
     who = count(loading.workers, "worker") if loading.workers else "the training process itself"
     step = _between(*map(duration, found.step_s))
     needed = _between(*map(_rounded, found.needed))
+    each = f" of each of {loading.ranks} ranks" if loading.ranks > 1 else ""
+    rate = f"{_rounded(loading.rate)} {loading.unit}/s"
     lines = [
-        f"The loader, {who}, could deliver at most {_rounded(loading.rate)} {loading.unit}/s.",
+        f"The loader{each}, {who}, could deliver at most {rate}.",
         f"{found.gpu}, at {about(EFFICIENCY[0])} to {about(EFFICIENCY[1])} of its peak, would do a "
-        f"step ({digits(work.flop / 1e9)} GFLOP, {_precision(work)}) in {step}, and need {needed} "
+        f"step ({_flop(work.flop)}, {_precision(work)}) in {step}, and need {needed} "
         f"{loading.unit}/s to be always busy.",
         f"Behind this loader it is busy at most {_between(*map(percent, found.busy))} of the time.",
     ]
     if found.busy[0] < 1 and found.workers[1] > max(loading.workers, 1):
         workers = _between(*(_rounded(number) for number in found.workers))
-        cpus = f"; the job may use {digits(loading.cpus)} CPUs here" if loading.cpus else ""
-        lines.append(f"Keeping it busy takes {workers} workers as fast as these{cpus}.")
+        lines.append(f"Keeping it busy takes {workers} workers as fast as these{_beside(loading)}.")
     if work.uncounted:
         lines.append(f"Not counted: the arithmetic of {', '.join(work.uncounted)}.")
     return lines
+
+
+def _beside(loading: Loading) -> str:
+    if not loading.cpus:
+        return ""
+    if loading.ranks > 1:
+        return f"; a rank's share of the CPUs here is {digits(loading.cpus)}"
+    return f"; the job may use {digits(loading.cpus)} CPUs here"
+
+
+def _flop(number: float) -> str:
+    size, unit = next((s, u) for s, u in UNITS if number >= s or s == 1)
+    return f"{digits(number / size)} {unit}FLOP"
 
 
 def _precision(work: StepWork) -> str:
@@ -156,6 +174,7 @@ def loading_of(evidence: Evidence) -> Loading | None:
     rank = batches.sort(pl.col("rank").fill_null(0))["rank"][0]
     mine = batches.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
     moments = evidence.tables.get("moments")
+    ranks = _together(moments, mine["source"][0])
     if moments is not None:
         moments = moments.filter(pl.col("rank").eq_missing(pl.lit(rank, pl.Int32)))
         mine = _outside_evaluations(mine, moments)
@@ -168,7 +187,7 @@ def loading_of(evidence: Evidence) -> Loading | None:
     wall_s = float(settled["wall_ns"].sum()) / settled.height / 1e9
     if wall_s <= 0:
         return None
-    items = settled["items"].drop_nulls()
+    items, cpus = settled["items"].drop_nulls(), _cpus(evidence)
     known = bool(items.len()) and float(items.sum()) > 0
     own = mine["worker"].drop_nulls()
     return Loading(
@@ -177,9 +196,18 @@ def loading_of(evidence: Evidence) -> Loading | None:
         batch_s=wall_s,
         batch_cpu_s=float(settled["cpu_ns"].fill_null(0).sum()) / settled.height / 1e9,
         workers=own.n_unique() if own.len() else 0,
-        cpus=_cpus(evidence),
+        cpus=None if cpus is None else cpus / ranks,
         batches_per_step=_per_step(mine.height, steps, own.n_unique() if own.len() else 0),
+        ranks=ranks,
     )
+
+
+def _together(moments: pl.DataFrame | None, source: int) -> int:
+    """Training processes of one bundle, which is of one machine."""
+    if moments is None:
+        return 1
+    made = moments.filter((pl.col("kind") == "step") & (pl.col("source") == source))
+    return max(made["process"].n_unique(), 1)
 
 
 def _per_step(batches: int, steps: int, workers: int) -> int:

@@ -448,6 +448,9 @@ def _cause_ids() -> list[str]:
 
 def _speak_utf8() -> None:
     """Reports hold more than ASCII: a pipe or file gets UTF-8, a terminal what it can show."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # it was closed before we began
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         change = getattr(stream, "reconfigure", None)
         if change is not None:

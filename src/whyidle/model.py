@@ -295,6 +295,7 @@ MOMENTS: dict[str, Any] = {
             "checkpoint",
             "collector",
             "profiler",
+            "stalled",
         ]
     ),  # process: from the import of torch to the last event
     "number": pl.Int64,  # of a step or of a loader; else null

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 from tests.ceiling.stories import batch, evidence, op
@@ -125,3 +128,19 @@ def test_an_unknown_gpu_lists_those_that_are_known() -> None:
     with pytest.raises(UsageError, match="Known are B200, H200, H100") as refused:
         named("H9000")
     assert len(str(refused.value).splitlines()) == 2
+
+
+def test_ranks_of_one_machine_share_its_cpus() -> None:
+    told_by = [batch(n, n % 8, 100) for n in range(32)]
+    alone = evidence([LARGE], batches=told_by, settings={"cpus": "2"})
+    mine = alone.table("moments").with_columns(pl.lit(100, pl.Int64).alias("process"))
+    other = mine.with_columns(
+        pl.lit(101, pl.Int64).alias("process"), pl.lit(1, pl.Int32).alias("rank")
+    )
+    both = replace(alone, tables={**alone.tables, "moments": pl.concat([mine, other])})
+    found, shared = loading_of(alone), loading_of(both)
+    assert found is not None
+    assert shared is not None
+    assert (found.ranks, found.cpus, found.seconds) == (1, 2, pytest.approx(0.0125))
+    assert (shared.ranks, shared.cpus, shared.seconds) == (2, 1, pytest.approx(0.025))
+    assert "of each of 2 ranks" in told(worked_out(both, ROUND))[0]

@@ -68,6 +68,34 @@ def test_of_two_loaders_no_line_is_named_without_knowing_which_was_waited_for() 
     assert (place.file, place.line) == (None, None)
 
 
+def test_of_two_loaders_the_one_that_steps_waited_for_most_is_named() -> None:
+    story = TimedRun()
+    for number, (line, waited_ns) in enumerate([(7, 10**6), (9, 10**9)]):
+        about = {"loader": number, "num_workers": number, "waited_ns": waited_ns}
+        story.site("loader_iterated", "data.py", 20, **about)
+        story.site("loader_made", "data.py", line, **about)
+    found = told(story.steps(20, 100, wait=60).evidence())
+    (place,) = finding(found, "data_loading.loader_workers_too_few").where
+    assert (place.file, place.line) == ("data.py", 9)
+
+
+def test_a_step_that_was_overdue_is_idle_and_unexplained_and_told() -> None:
+    # 10 steps of 100 ms, one of 70 s in which nothing is known, 10 more.
+    story = TimedRun().steps(10, 100).pause("stalled", 70_000, "train.py", 5).steps(1, 0)
+    found = told(story.steps(9, 100).evidence())
+    device = only_device(found)
+    assert (device.busy_s, device.idle_s, device.unexplained_s) == (1.9, 70.0, 70.0)
+    assert lost(found) == {}
+    assert any("ended no step for 70 s and stood at train.py:5" in note for note in found.notes)
+
+
+def test_an_overdue_step_that_waited_for_its_loader_is_a_wait() -> None:
+    story = TimedRun().steps(10, 100).pause("stalled", 70_000).steps(1, 0, wait=69_000)
+    found = told(story.steps(9, 100).evidence())
+    assert lost(found) == {"data_loading.loader_workers_too_few": 69.0}
+    assert only_device(found).busy_s == 2.9
+
+
 def test_what_comes_before_the_usual_length_of_the_first_step_is_start_up() -> None:
     # The first step ends 5.1 s after the import of torch; all others take 100 ms.
     found = told(TimedRun().passes(5000).steps(11, 100).evidence())

@@ -282,3 +282,12 @@ def test_waits_for_a_late_rank_are_put_where_that_rank_is() -> None:
     assert "rank 2" in waits[0].doing.op
     assert first.seen_ns == early.seen_ns
     assert second == late
+
+
+def test_whether_torch_is_loaded_is_known_from_the_map_of_a_process(tmp_path: Path) -> None:
+    known = {}
+    for pid, maps in ((1, "7f00 r-xp /lib/libtorch_cpu.so\n"), (2, "7f00 /lib/libc.so\n"), (3, "")):
+        (tmp_path / f"proc/{pid}").mkdir(parents=True)
+        (tmp_path / f"proc/{pid}/maps").write_text(maps)
+        known[pid] = limits(pid, tmp_path / "proc", tmp_path / "groups").torch
+    assert known == {1: True, 2: False, 3: None}

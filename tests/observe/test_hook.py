@@ -247,3 +247,22 @@ def test_the_hook_costs_under_one_percent_of_a_small_step(tmp_path: Path) -> Non
     assert observe(tmp_path, PYTHON, str(job), options=("--no-profile",)).returncode == 0
     rows = steps(tmp_path)[20:]
     assert sum(row[4] for row in rows) < 0.01 * sum(row[2] - row[1] for row in rows)
+
+
+def test_a_job_without_an_optimizer_never_stood_still_since_1970(tmp_path: Path) -> None:
+    job = script(
+        tmp_path,
+        """
+        import time, torch, whyidle
+        for step in range(4):
+            time.sleep(0.05)
+            whyidle.step()
+        time.sleep(1.0)
+        """,
+    )
+    ran = observe(tmp_path, PYTHON, str(job), options=("--no-profile", "--hang", "0.5"))
+    assert ran.returncode == 0
+    (stacks,) = events(tmp_path, "stacks")
+    assert stacks["steps"] == 4
+    assert 0.5e9 <= stacks["t_ns"] - stacks["since_ns"] < 60e9
+    assert stacks["line"] == 5

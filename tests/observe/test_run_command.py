@@ -148,3 +148,26 @@ def test_the_module_knows_its_own_loader_after_the_hook(tmp_path: Path) -> None:
     )
     ran = observe(tmp_path, PYTHON, str(job))
     assert ran.stdout == "SourceFileLoader\n", ran.stderr
+
+
+def test_streams_that_were_closed_before_cost_nothing_but_themselves(tmp_path: Path) -> None:
+    line = f'{PYTHON} -m whyidle run -o bundle -- sh -c "exit 7" >&- 2>&-'
+    ran = subprocess.run(["sh", "-c", line], cwd=tmp_path, check=False, timeout=120)
+    assert ran.returncode == 7
+    assert manifest(tmp_path)["exit_code"] == 7
+
+
+def test_arguments_that_are_no_unicode_reach_the_job(tmp_path: Path) -> None:
+    job = script(tmp_path, "import os, sys; sys.exit(os.fsencode(sys.argv[1]) != bytes([255, 65]))")
+    line = [PYTHON, "-m", "whyidle", "run", "-o", "bundle", "--", PYTHON, str(job), b"\xffA"]
+    ran = subprocess.run(line, cwd=tmp_path, check=False, timeout=120, capture_output=True)
+    assert ran.returncode == 0, ran.stderr
+    assert manifest(tmp_path)["command"][-1] == "\\udcffA"
+
+
+def test_the_job_gets_the_variables_that_it_would_have_had(tmp_path: Path) -> None:
+    ran = observe(tmp_path, "env", PYTHONPATH="/srv/own")
+    given = dict(line.partition("=")[::2] for line in ran.stdout.splitlines())
+    more = {k for k in given if k not in os.environ} - {"PYTHONPATH", "_"}
+    assert more == {"WHYIDLE_BUNDLE", "WHYIDLE_OPTIONS", "KINETO_LOG_LEVEL"}
+    assert given["PYTHONPATH"].endswith(":/srv/own")

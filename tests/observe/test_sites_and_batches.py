@@ -151,3 +151,40 @@ def test_warnings_keep_the_place_they_had_without_us(tmp_path: Path) -> None:
     path = script(tmp_path, source)
     ran = observe(tmp_path, PYTHON, str(path), options=("--no-profile",))
     assert f"{path}:2: UserWarning: Anomaly" in ran.stderr
+
+
+def test_waits_are_told_by_loader_without_those_of_evaluations(tmp_path: Path) -> None:
+    job = script(
+        tmp_path,
+        """
+        import time, torch
+        class Slow(torch.utils.data.Dataset):
+            def __init__(self, seconds): self.seconds = seconds
+            def __len__(self): return 12
+            def __getitem__(self, index):
+                time.sleep(self.seconds)
+                return torch.ones(8)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        train = torch.utils.data.DataLoader(Slow(0.004))
+        extra = torch.utils.data.DataLoader(Slow(0.001))
+        valid = torch.utils.data.DataLoader(Slow(0.02))
+        for one, other in zip(train, extra):
+            model(one + other).sum().backward()
+            optimizer.step()
+        model.eval()
+        for batch in valid:
+            model(batch)
+        model.train()
+        """,
+    )
+    ran = observe(tmp_path, PYTHON, str(job), options=("--no-profile",))
+    assert ran.returncode == 0, ran.stderr
+    waited: dict[int, int] = {}
+    for event in events(tmp_path, "waits"):
+        for number, lasted_ns, _ in event["rows"]:
+            waited[number] = waited.get(number, 0) + lasted_ns
+    assert set(waited) == {0, 1}
+    assert waited[0] >= 11 * 4_000_000  # that of the first step is start-up
+    assert waited[0] > waited[1] >= 11 * 1_000_000
+    assert "Slow at job.py:10 (" in ran.stderr

@@ -300,3 +300,66 @@ def test_any_cut_of_the_events_is_read_or_refused_in_words(tmp_path: Path, cut: 
     except NothingRecorded:
         return
     assert all(dict(table.schema) == SCHEMAS[name] for name, table in found.tables.items())
+
+
+def test_a_loader_tells_how_long_steps_waited_for_it(tmp_path: Path) -> None:
+    loaders = [
+        {"event": "loader", "loader": n, "file": "/srv/job/train.py", "line": 12} for n in (0, 1)
+    ]
+    rows: list[list[Any]] = [[[1, 40, 0], [0, 2, 0], ["x", 1, 0], [1, 1]], [[1, 2, 1]]]
+    waits = [{"event": "waits", "rows": some} for some in rows]
+    found = read([bundle(tmp_path / "b", text_of(process(), *loaders, *waits, TWO_STEPS))])
+    assert found.table("sites")["detail"].to_list() == [
+        '{"loader":0,"waited_ns":2,"profiled_ns":0}', '{"loader":1,"waited_ns":42,"profiled_ns":2}'
+    ]  # fmt: skip
+
+
+def test_what_a_workers_copy_of_the_source_chose_is_no_choice_of_the_user(tmp_path: Path) -> None:
+    site = {"event": "site", "what": "threads", "file": "train.py", "line": 3, "detail": {}}
+    worker = process(78, role="worker", worker=0, trainer=77)
+    found = read(
+        [bundle(tmp_path / "b", text_of(process(), site, TWO_STEPS), text_of(worker, site))]
+    )
+    assert found.table("sites")["process"].to_list() == [77]
+
+
+def test_a_step_that_was_overdue_is_a_moment(tmp_path: Path) -> None:
+    rows = {"event": "pauses", "rows": [["stalled", T + MS, T + 9 * MS, "/srv/job/a.py", 4, "x"]]}
+    found = read([bundle(tmp_path / "b", text_of(process(), TWO_STEPS, rows))])
+    (stalled,) = found.table("moments").filter(pl.col("kind") == "stalled").rows(named=True)
+    assert (stalled["file"], stalled["line"], stalled["length_ns"]) == ("a.py", 4, 8 * MS)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"event": "batches", "rows": [[0, 1 << 62, 0, T, 9, 9, 9, None, 4]]},
+        {"event": "batches", "rows": [[1 << 62, 0, 0, T, 9, 9, 9, None, 4]]},
+        {"event": "batches", "rows": [[7]]},
+        {"event": "steps", "rows": [[3], [4]]},
+        {"event": "waits", "rows": [[0, 1 << 70, 0], [None, 3, 0], 5]},
+    ],
+)
+def test_rows_of_other_lengths_and_sizes_cost_themselves_alone(
+    tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    found = read([bundle(tmp_path / "b", text_of(process(), damage, TWO_STEPS))])
+    assert len(moments(found, "step")) == 2
+    assert not diagnose(found).crashed
+
+
+def test_a_reading_of_a_number_that_nothing_holds_is_left_out(tmp_path: Path) -> None:
+    folder = bundle(tmp_path / "b", text_of(process(), TWO_STEPS))
+    (folder / "samples").mkdir()
+    lines = [f'{{"t_ns":{t},"metric":"host/cpus","value":2}}' for t in (10**22, T)]
+    (folder / "samples" / "host.jsonl").write_text("\n".join([*lines, "{broken"]) + "\n")
+    assert read([folder]).table("samples")["t_ns"].to_list() == [T]
+
+
+def test_what_attach_kept_says_where_its_report_is(tmp_path: Path) -> None:
+    manifest = {**MANIFEST, "options": {"attach": {"pid": 77, "seconds": 30}}}
+    folder = bundle(tmp_path / "b", text_of(process(), end(250)), manifest=manifest)
+    (folder / "diagnosis.json").write_text("{}")
+    notes = read([folder]).sources[0].notes
+    assert f"whyidle render {folder / 'diagnosis.json'}" in notes[0]
+    assert not any("whyidle.step()" in note for note in notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,21 @@ def test_a_cause_that_lies_where_the_loader_is_made_names_that_line() -> None:
     elsewhere = {"what": "loader", "line": 9, "file": "/srv/project/data.py"}
     found = told(loading(), WORKERS, "sites", elsewhere)
     assert places(found) == [("/srv/project/data.py", 9)]
+
+
+def test_of_two_loaders_the_line_of_the_one_that_steps_waited_for_is_named() -> None:
+    rows: list[dict[str, Any]] = [
+        {"what": what, "line": line, "detail": json.dumps({"loader": loader, "waited_ns": ns})}
+        for loader, ns, made in ((0, 900, 11), (1, 20, 12))
+        for what, line in (("loader_iterated", 50), ("loader_made", made))
+    ]
+    both = [{"what": "loader", "line": line} for line in (11, 12)]
+    profiled = [{**row, "detail": json.dumps({"waited_ns": 20, "profiled_ns": 9})} for row in rows]
+    assert places(told(loading(), WORKERS, "sites", *both, *rows[:2], profiled[3])) == [
+        ("train.py", 12)
+    ]
+    assert places(told(loading(), WORKERS, "sites", *both)) == [("train.py", 3)]
+    assert places(told(loading(), WORKERS, "sites", *both, *rows)) == [("train.py", 11)]
 
 
 def test_lines_of_another_rank_say_nothing_of_this_one() -> None:

@@ -16,13 +16,14 @@ class Limits:
     """``cpus`` by affinity, ``quota`` in CPUs; counters of the control group since it was made.
 
     ``periods`` in which the group ran, ``held`` those of them in which its quota ran out. None
-    where it is not known; a quota of None is also no quota.
+    where it is not known; a quota of None is also no quota. ``torch``: whether it is loaded.
     """
 
     cpus: int | None
     quota: float | None
     periods: int | None
     held: int | None
+    torch: bool | None = None
 
 
 def limits(pid: int, proc: Path = Path("/proc"), groups: Path = GROUPS) -> Limits:
@@ -37,7 +38,15 @@ def limits(pid: int, proc: Path = Path("/proc"), groups: Path = GROUPS) -> Limit
         counted = numbers(folder / "cpu.stat")
         if "nr_periods" in counted and (periods is None or counted["nr_throttled"] > (held or 0)):
             periods, held = counted["nr_periods"], counted.get("nr_throttled")
-    return Limits(cpus, quota, periods, held)
+    return Limits(cpus, quota, periods, held, _has_torch(proc / str(pid) / "maps"))
+
+
+def _has_torch(maps: Path) -> bool | None:
+    try:
+        found = maps.read_bytes()
+    except OSError:
+        return None
+    return b"libtorch" in found if found else None
 
 
 def _folders(pid: int, proc: Path, groups: Path) -> list[Path]:

@@ -33,8 +33,18 @@ def told(watched: Watched) -> list[str]:
         lines += _about(trainer, watched.stacks.rate)
     if len(watched.trainers) > MOST_TRAINERS:
         lines.append(f"and {len(watched.trainers) - MOST_TRAINERS} more training processes.")
+    lines += _without_torch(watched)
     lines.append(cost(watched))
     return lines
+
+
+def _without_torch(watched: Watched) -> list[str]:
+    """Whether any of the processes can be one that trains."""
+    known = [watched.before[t.pid].torch for t in watched.trainers if t.pid in watched.before]
+    if not known or any(torch is not False for torch in known):
+        return []
+    which = "The process had not" if len(known) == 1 else "None of these processes had"
+    return [f"{which} loaded torch when the watching began. Is it the one that trains?"]
 
 
 def _about(trainer: Trainer, rate: int) -> list[str]:

@@ -23,8 +23,13 @@ def gpu_readings(bundle: Path) -> Iterator[None]:
         yield
         return
     folder = bundle / "samples"
-    folder.mkdir(exist_ok=True)
-    with (folder / FILE).open("wb") as file:
+    try:
+        folder.mkdir(exist_ok=True)
+        file = (folder / FILE).open("wb")
+    except OSError:
+        yield
+        return
+    with file:
         reading = subprocess.Popen(
             [tool, f"--query-gpu={COLUMNS}", "--format=csv", "-l", "1"],
             stdin=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ SCHEMA = "whyidle.bundle/1"
 MANIFEST = "bundle.json"
 HOOK = Path(__file__).parents[1] / "record" / "hook"
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+OURS = ("_RJEM_MALLOC_CONF", "narenas:1")
+"""How whyidle's own memory is kept, which its command line sets; none of the job's business."""
+
 SILENT = ("KINETO_LOG_LEVEL", "99")
 """The profiler of PyTorch tells stderr when it starts and stops; the job's output stays its own."""
 
@@ -61,6 +64,8 @@ class Outcome:
 def environment(bundle: Path, options: Mapping[str, Any]) -> dict[str, str]:
     """The variables of this process and those that let the hook into a child and its children."""
     found = dict(os.environ)
+    if found.get(OURS[0]) == OURS[1]:
+        del found[OURS[0]]
     others = [path for path in found.get("PYTHONPATH", "").split(os.pathsep) if path]
     found["PYTHONPATH"] = os.pathsep.join([str(HOOK), *others])
     found["WHYIDLE_BUNDLE"] = str(bundle.absolute())
@@ -107,13 +112,14 @@ def observed(
     manifest = Manifest(
         schema=SCHEMA,
         whyidle=__version__,
-        command=list(command),
-        cwd=os.getcwd(),
+        command=[_unicode(word) for word in command],
+        cwd=_folder(),
         host=socket.gethostname(),
         started_ns=time.time_ns(),
         options=dict(options),
     )
     _write(bundle, manifest)
+    (bundle / "samples").mkdir(exist_ok=True)
     begin_s = time.monotonic()
     code, cost = _run(command, bundle, environment(bundle, options), beside)
     wall_s = time.monotonic() - begin_s
@@ -122,8 +128,21 @@ def observed(
     manifest.ended_ns = manifest.started_ns + round(wall_s * 1e9)
     manifest.exit_code, manifest.signal = outcome.code, by_signal
     manifest.readings_cpu_s = round(cost.cpu_s, 6)
-    _write(bundle, manifest)
+    with suppress(OSError, OutputError):  # a full disk: the job has ended all the same
+        _write(bundle, manifest)
     return outcome
+
+
+def _unicode(text: str) -> str:
+    """Without what an argument or a path may hold beside Unicode."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _folder() -> str:
+    try:
+        return _unicode(os.getcwd())
+    except OSError:  # it is deleted
+        return ""
 
 
 def _write(bundle: Path, manifest: Manifest) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from whyidle.observe.events import Process
+from whyidle.observe.events import Process, is_count
 from whyidle.observe.launch import Outcome
 from whyidle.observe.settled import first_counted
 from whyidle.render.numerals import count, duration, percent
@@ -19,6 +19,13 @@ UNEVEN = 1.2
 
 WAITS = 0.05
 """A loader wait of at least this share of a step is told with the loader's settings."""
+
+LEAST_WAITED = 0.05
+"""Of several loaders those with less of the waiting than this are not told."""
+
+SETTINGS = ("batch_size", "num_workers", "prefetch_factor", "persistent_workers")
+
+OWN_PROFILER = "window: another profiler"
 
 LEAST_PAUSE = 0.01
 """Pauses that take less than this share of the run are not told."""
@@ -54,7 +61,8 @@ def _rank(process: Process) -> Rank:
     rows = process.steps
     settled = rows[first_counted(len(rows)) :]
     lasted = settled[:, 2] - settled[:, 1]
-    begun = int(process.about.get("started_ns") or rows[0, 1])
+    stated = process.about.get("started_ns")
+    begun: int = stated if is_count(stated) else rows[0, 1]  # type: ignore[assignment]
     whole = max(int(lasted.sum()), 1)
     return Rank(
         process,
@@ -63,7 +71,7 @@ def _rank(process: Process) -> Rank:
         float(np.mean(lasted)) / 1e9,
         int(settled[:, 3].sum()) / whole,
         int(settled[:, 4].sum()) / whole,
-        (int(rows[0, 2]) - begun) / 1e9,
+        (int(rows[0, 2]) - int(begun)) / 1e9,
     )
 
 
@@ -85,9 +93,23 @@ def told(found: list[Process], outcome: Outcome) -> list[str]:
     )
     lines += _waiting(slowest)
     lines += _pauses(slowest)
+    lines += _cut(ranks, outcome)
     lines.append(f"The observer took {percent(slowest.hook_share)} of a step outside profiles.")
     problems = sorted({problem for process in found for problem in process.problems})
+    problems = [problem for problem in problems if not problem.startswith(OWN_PROFILER)]
     return lines + [f"Not observed: {problem}" for problem in problems[:4]]
+
+
+def _cut(ranks: list[Rank], outcome: Outcome) -> list[str]:
+    """Which process said no more although the job was not killed."""
+    cut = [rank for rank in ranks if rank.process.end is None]
+    if not cut or outcome.signal is not None:
+        return []
+    pid = cut[0].process.about.get("pid", "?")
+    return [
+        f"Process {pid} stopped telling after step {cut[0].steps - 1}: it left by os._exit or was "
+        "killed, or the bundle's disk is full."
+    ]
 
 
 def ended(outcome: Outcome) -> str:
@@ -107,8 +129,8 @@ def _no_steps(found: list[Process]) -> list[str]:
         return [
             "None of its processes imported torch in a Python that reads PYTHONPATH, so there is "
             "nothing to judge.",
-            "Check that the command trains, and that it does not start Python with -I or -E, in "
-            "a container, or on another machine.",
+            "Check that the command trains, and that it does not start Python with -I, -E or -S, "
+            "in a container, or on another machine.",
         ]
     return [
         "torch was imported, but no optimizer made a step, so there is nothing to judge.",
@@ -154,14 +176,32 @@ def _waiting(rank: Rank) -> list[str]:
     if rank.wait_share < WAITS:
         return [f"Steps waited for the data loader {percent(rank.wait_share)} of their time."]
     lines = [f"Steps waited for the data loader {percent(rank.wait_share)} of their time:"]
-    for loader in rank.process.loaders[:3]:
-        place = f"{os.path.basename(loader['file'])}:{loader['line']}" if loader["file"] else "?"
-        lines.append(
-            f" - {loader['dataset']} at {place}: batch_size={loader['batch_size']}, "
-            f"num_workers={loader['num_workers']}, prefetch_factor={loader['prefetch_factor']}, "
-            f"persistent_workers={loader['persistent_workers']}"
+    for loader, share in _waited_for(rank.process)[:3]:
+        place = _place(loader, "made_") or _place(loader, "") or "an unknown line"
+        told = "" if share is None or share > 0.995 else f" ({percent(share)} of the waiting)"
+        known = ", ".join(
+            f"{name}={loader[name]}"
+            for name in SETTINGS
+            if name in loader and not (name == "batch_size" and loader[name] is None)
         )
+        lines.append(f" - {loader.get('dataset', '?')} at {place}{told}: {known}")
     return lines
+
+
+def _waited_for(process: Process) -> list[tuple[dict[str, Any], float | None]]:
+    """Loaders with their share of what steps waited; all, without shares, where none is known."""
+    whole = sum(process.waits.values())
+    if not whole:
+        return [(loader, None) for loader in process.loaders]
+    told = {loader.get("loader"): loader for loader in process.loaders}
+    ranked = sorted(process.waits.items(), key=lambda wait: -wait[1])
+    shares = [(told[number], wait / whole) for number, wait in ranked if number in told]
+    return [(loader, share) for loader, share in shares if share >= LEAST_WAITED]
+
+
+def _place(loader: dict[str, Any], which: str) -> str | None:
+    file = loader.get(f"{which}file")
+    return f"{os.path.basename(file)}:{loader.get(f'{which}line')}" if file else None
 
 
 def _pauses(rank: Rank) -> list[str]:
@@ -196,6 +236,16 @@ def without_profile(found: list[Process], options: dict[str, object]) -> list[st
     made = max((len(process.rows) for process in found), default=0)
     if not made or not options.get("profile"):
         return []
+    if any(problem.startswith(OWN_PROFILER) for p in found for problem in p.problems):
+        return [
+            "No step was profiled: the job ran a profiler of its own, which was left alone.",
+            "Diagnose the trace that it writes, or turn it off.",
+        ]
+    failed = next((p for one in found for p in one.problems if p.startswith("window:")), None)
+    if failed:
+        return [
+            f"No step was profiled, since that failed: {failed.removeprefix('window:').strip()}"
+        ]
     return [
         f"No step was profiled: the job made {count(made, 'step')}, and a profile begins after "
         "those that warm up.",

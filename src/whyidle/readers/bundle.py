@@ -83,7 +83,7 @@ def read(path: Path, progress: Progress | None = None) -> Evidence:
     host = text(manifest.get("host"), 256)
     job = _job_name(manifest)
     tables = _tables(found, host, manifest)
-    notes = _notes(found)
+    notes = _attached(path, manifest) or _notes(found)
     for file in readings:
         told, broken = sampled_tables(file, host, job)
         report.took(file.stat().st_size)
@@ -183,6 +183,7 @@ def _tables(
         sites += [
             (rank, process.pid, what, within.one(file), line, detail)
             for what, file, line, detail in _sites(process)
+            if process.about.get("role") != "worker"
         ]
         if process in trained or not trained:
             settings += [(rank, key, value) for key, value in _settings(process)]
@@ -251,10 +252,14 @@ def _sites(process: ProcessEvents) -> Iterator[tuple[str, str | None, int | None
         what, detail = text(event.get("what"), 64), event.get("detail")
         if what:
             yield what, *_place(event), _json(detail if isinstance(detail, dict) else {})
+    waited = process.waits
     for kind, what in _SITES.items():
         for event in process.others.get(kind, ()):
             hidden = ("event", "file", "line", "made_file", "made_line")
-            detail = _json({k: v for k, v in event.items() if k not in hidden})
+            known = {k: v for k, v in event.items() if k not in hidden}
+            if kind == "loader" and whole(event.get("loader")) in waited:
+                known["waited_ns"], known["profiled_ns"] = waited[event["loader"]]
+            detail = _json(known)
             yield what, *_place(event), detail
             if event.get("made_file"):
                 made = {"file": event["made_file"], "line": event.get("made_line")}
@@ -332,6 +337,19 @@ def _word(value: Any) -> str | None:
     if value is None or isinstance(value, dict | list):
         return None
     return str(value).lower() if isinstance(value, bool) else str(value)[:1000]
+
+
+def _attached(path: Path, manifest: dict[str, Any]) -> list[str]:
+    """What to do with what ``whyidle attach`` kept: nobody counted steps in it."""
+    options = manifest.get("options")
+    if not isinstance(options, dict) or "attach" not in options:
+        return []
+    told = path.with_name("diagnosis.json")
+    again = f": whyidle render {told}" if told.is_file() else ""
+    return [
+        "kept by whyidle attach, which saw no steps: only its readings are judged here. What the "
+        f"stacks told is in its own report{again}"
+    ]
 
 
 def _notes(found: list[ProcessEvents]) -> list[str]:

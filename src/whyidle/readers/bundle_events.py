@@ -47,6 +47,7 @@ Progress = Callable[[int], None]
 class ProcessEvents:
     """What one process said. ``about`` is its ``process`` event; ``others`` by kind of event.
 
+    ``waits``: number of a loader -> ns that steps waited for it, and that profiled ones did.
     ``steps`` and ``batches`` have the integer columns named above, ``pauses`` those of PAUSES.
     ``end`` is the ``end`` event, None for a process that was killed; ``broken`` counts lines.
     """
@@ -57,6 +58,7 @@ class ProcessEvents:
     steps: pl.DataFrame = field(default_factory=lambda: _no_rows(STEPS))
     batches: pl.DataFrame = field(default_factory=lambda: _no_rows(BATCHES))
     pauses: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=PAUSES))
+    waits: dict[int | None, tuple[int, int]] = field(default_factory=dict)
     end: dict[str, Any] | None = None
     broken: int = 0
 
@@ -116,7 +118,7 @@ def _latest(times: pl.Series) -> int | None:
 def process_events(path: Path, progress: Progress | None = None) -> ProcessEvents:
     """Everything that one file holds. Raises UnreadableEvidence for one that is far too large."""
     found = ProcessEvents(path)
-    tables: dict[str, io.BytesIO] = {"steps": io.BytesIO(), "batches": io.BytesIO()}
+    tables = {"steps": _no_cells(STEPS), "batches": _no_cells(BATCHES)}
     pauses: list[tuple[Any, ...]] = []
     with open_regular(path) as opened, io.BufferedReader(opened, 1 << 20) as stream:  # type: ignore[type-var]
         _refuse_huge(path)
@@ -169,12 +171,22 @@ def _take(
             tables[kind].write((",".join(cells) + "\n").encode())
     elif kind == "pauses":
         pauses += [tuple(row) for row in _rows(event) if len(row) == len(PAUSES)]
+    elif kind == "waits":
+        for row in _rows(event):
+            if len(row) == 3 and all(whole(cell) is not None and cell >= 0 for cell in row):
+                _add_wait(found, *row)
     elif kind == "process":
         found.about = event
     elif kind == "end":
         found.end = event
     else:
         found.others.setdefault(kind, []).append(event)
+
+
+def _add_wait(found: ProcessEvents, loader: int, lasted_ns: int, profiled: int) -> None:
+    told, profiled_ns = found.waits.get(loader, (0, 0))
+    more = lasted_ns if profiled else 0
+    found.waits[loader] = (min(told + lasted_ns, 1 << 62), min(profiled_ns + more, 1 << 62))
 
 
 def _rows(event: dict[str, Any]) -> list[list[Any]]:
@@ -184,10 +196,10 @@ def _rows(event: dict[str, Any]) -> list[list[Any]]:
 
 def _table(cells: io.BytesIO, names: tuple[str, ...]) -> pl.DataFrame:
     """The integers in lines of cells; null where there is none."""
-    if not cells.tell():
+    if cells.tell() == _no_cells(names).tell():
         return _no_rows(names)
     cells.seek(0)
-    return pl.read_csv(
+    found = pl.read_csv(
         cells,
         has_header=False,
         schema=dict.fromkeys(names, pl.Int64),
@@ -195,6 +207,14 @@ def _table(cells: io.BytesIO, names: tuple[str, ...]) -> pl.DataFrame:
         truncate_ragged_lines=True,
         ignore_errors=True,
     )
+    return found.slice(1)
+
+
+def _no_cells(names: tuple[str, ...]) -> io.BytesIO:
+    """A first line of nulls: the parser counts columns there, and other lines may be cut."""
+    found = io.BytesIO()
+    found.write(b",".join([b"null"] * len(names)) + b"\n")
+    return found
 
 
 def _no_rows(names: tuple[str, ...]) -> pl.DataFrame:
@@ -219,7 +239,11 @@ def _steps(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _batches(rows: pl.DataFrame) -> pl.DataFrame:
-    sound = _sound("start_ns") & pl.col("wall_ns").is_between(0, 1 << 60)
+    small = pl.all_horizontal(
+        pl.col(name).is_null() | pl.col(name).is_between(0, (1 << 31) - 1)
+        for name in ("loader", "worker")
+    )
+    sound = _sound("start_ns") & pl.col("wall_ns").is_between(0, 1 << 60) & small
     return rows.filter(sound.fill_null(False))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import polars as pl
@@ -100,14 +100,18 @@ def _one_by_one(data: bytes) -> tuple[list[tuple[Any, ...]], int]:
     return rows, broken
 
 
+_Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+
+
 class _Line(msgspec.Struct):
-    t_ns: int | None = None
-    period_ns: int | None = None
+    t_ns: _Int64 | None = None
+    period_ns: _Int64 | None = None
     metric: str | None = None
     setting: str | None = None
     value: float | str | None = None
     unit: str | None = None
     reason: str | None = None
-    pid: int | None = None
-    device: int | None = None
+    pid: _Int64 | None = None
+    device: _Int32 | None = None
     gpu: str | None = None

@@ -164,13 +164,15 @@ def _beside_gpu(views: Views, t: Trainer, number: int) -> pl.DataFrame:
 def loader_of(views: Views, t: Trainer) -> Loader:
     """The loader that the steps of a process wait for, as far as its events tell.
 
-    Of several loaders it is the one that gave the process most batches, by the time they took.
+    Of several loaders it is the one that steps waited for most, else the one that gave the process
+    most batches, by the time they took.
     """
     sites = views.evidence.table("sites").filter(
         (pl.col("source") == t.source) & pl.col("process").eq_missing(t.process)
         & pl.col("file").is_not_null()
     ).select(pl.col("what", "file").cast(pl.String), "line", "detail")  # fmt: skip
-    chosen = _most_used(views, t)
+    chosen = _most_waited(sites)
+    chosen = _most_used(views, t) if chosen is None else chosen
     told = {
         kind: [
             (Loader(row["file"], row["line"], _detail(row["detail"], "num_workers")),
@@ -188,6 +190,14 @@ def loader_of(views: Views, t: Trainer) -> Loader:
         if len(found) == 1:
             return found.pop()
     return Loader(None, None, None)
+
+
+def _most_waited(sites: pl.DataFrame) -> int | None:
+    """The running number of the loader that steps waited for most; None where that is unknown."""
+    rows = sites.filter(pl.col("what") == "loader_iterated")["detail"].to_list()
+    waits = [(_detail(row, "waited_ns"), _detail(row, "loader")) for row in rows]
+    known = [(waited, loader) for waited, loader in waits if waited and loader is not None]
+    return max(known, default=(None, None))[1]
 
 
 def _most_used(views: Views, t: Trainer) -> int | None:

@@ -3,7 +3,8 @@
 A process that makes steps is judged like a sampled GPU whose meter is ``training_steps``: its time
 from the import of torch to its end is cut into pieces, and a piece is busy as far as a step does
 not wait for its loader. Idle are those waits, pauses, what comes before the first step, and what
-comes after the last one. Unknown, never idle, are the pauses of the recording itself, holes
+comes after the last one. A step that was overdue is idle as a whole, unless it waited for its
+loader. Unknown, never idle, are the pauses of the recording itself, holes
 between steps, and the whole first step where it is the only one: nothing tells how much of it was
 preparation.
 
@@ -292,5 +293,12 @@ def _trainer(rows: pl.DataFrame, begin: int, until: int | None, hosts: dict[int,
         step_end=steps["end_ns"].to_numpy(),
         wait=joined["length_ns"].fill_null(0).to_numpy(),
         from_first=steps["number"].first() == 0,
-        pauses=pauses.filter(pl.col("end_ns") > pl.col("start_ns")),
+        pauses=_told_once(pauses.filter(pl.col("end_ns") > pl.col("start_ns")), joined),
     )
+
+
+def _told_once(pauses: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Pauses without overdue steps that waited for their loader: those are waits, not unknown."""
+    waits = steps.filter(pl.col("length_ns") * 2 >= pl.col("end_ns") - pl.col("start_ns"))
+    waiting = (pl.col("kind") == "stalled") & pl.col("start_ns").is_in(waits["start_ns"].implode())
+    return pauses.filter(~waiting)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from whyidle.views.sampled_patterns import in_words
 
 if TYPE_CHECKING:
     from whyidle.views import Views
 
 LEAST_TOLD_NS = 10**7
+MOST_STALLS = 3
 WORTH_SAYING = 0.05
 """Share of the time of the training processes from which on their last stretch is told."""
 
@@ -27,12 +30,32 @@ def moment_notes(views: Views) -> list[str]:
             "profiles does not have it."
         )
     found += _tails(views)
+    found += _stalls(views)
     if views.moments.without_gpu:
         found.append(
             "Which training process ran on which sampled GPU is not known, so what the processes "
             "waited for puts no seconds on the GPUs' idle time. Sample only the GPUs of the job."
         )
     return found
+
+
+def _stalls(views: Views) -> list[str]:
+    """Where steps were overdue: the longest one of each process, at most MOST_STALLS of them."""
+    found = []
+    for t in views.moments.trainers:
+        mine = t.pauses.filter(pl.col("kind") == "stalled")
+        if not mine.height:
+            continue
+        row = mine.sort(pl.col("end_ns") - pl.col("start_ns"), descending=True).row(0, named=True)
+        who = "The training process" if t.rank is None else f"Rank {t.rank}"
+        place = f" and stood at {row['file']}:{row['line']}" if row["file"] else ""
+        lasted = in_words(row["end_ns"] - row["start_ns"])
+        found.append(
+            f"{who} ended no step for {lasted}{place}. That time is idle in the ledger of the "
+            "whole run, and no cause is known; the bundle's event 'stacks' holds where all "
+            "threads stood."
+        )
+    return found[:MOST_STALLS]
 
 
 def _tails(views: Views) -> list[str]:

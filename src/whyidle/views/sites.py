@@ -2,7 +2,8 @@
 
 The hook of ``whyidle run`` says on which line of the user's source a loader was made, a switch was
 set, a checkpoint was written. Where exactly one line of a rank can be meant, it takes the place of
-the line of the function around it.
+the line of the function around it. Of several loaders it is the one that the
+profiled steps waited for most.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
 import polars as pl
 
 from whyidle.model import CLAIMS, frame
@@ -46,7 +48,7 @@ def sites(evidence: Evidence) -> pl.DataFrame:
         pl.col("file").cast(pl.String),
         "line",
     )
-    both = pl.concat([made, moments]).drop_nulls(["what", "file", "line"])
+    both = pl.concat([made, moments, _waited_for(evidence)]).drop_nulls(["what", "file", "line"])
     both = both.unique(maintain_order=True)
     if not both.height:
         return pl.DataFrame(schema=SCHEMA)
@@ -56,6 +58,42 @@ def sites(evidence: Evidence) -> pl.DataFrame:
     spelled = _spelled(both["file"].unique().to_list(), evidence)
     both = both.with_columns(pl.col("file").replace(spelled))
     return both.select(list(SCHEMA)).unique(maintain_order=True)
+
+
+def _waited_for(evidence: Evidence) -> pl.DataFrame:
+    """Per process the line of the loader that its steps waited for most, as ``loader_waited``.
+
+    The profiled ones count first, since those are what the claims are of.
+    """
+    loaders = evidence.table("sites").filter(
+        pl.col("what").cast(pl.String).is_in(["loader_made", "loader_iterated"])
+    )
+    waited = [_waited_ns(detail) for detail in loaders["detail"].to_list()]
+    schema = {"profiled_ns": pl.Int64, "waited_ns": pl.Int64}
+    loaders = loaders.select(
+        "source", "rank", "process", pl.lit("loader_waited").alias("what"),
+        pl.col("file").cast(pl.String), "line",
+        (pl.col("what").cast(pl.String) == "loader_made").alias("made"),
+    ).hstack(pl.DataFrame(waited, schema, orient="row"))  # fmt: skip
+    order = loaders.filter(pl.col("waited_ns") > 0).sort(
+        "profiled_ns", "waited_ns", "made", descending=True, maintain_order=True
+    )
+    keys = ["source", "rank", "process"]
+    most = order.unique(keys, keep="first", maintain_order=True)
+    return most.select("rank", "what", "file", "line")
+
+
+def _waited_ns(detail: str | None) -> tuple[int, int]:
+    """What profiled steps and all steps waited for a loader, 0 where that is not known."""
+    try:
+        told = msgspec.json.decode(detail or "{}")
+        cells = [told.get(name) for name in ("profiled_ns", "waited_ns")]
+    except (msgspec.DecodeError, AttributeError):
+        return 0, 0
+    profiled, waited = (
+        cell if isinstance(cell, int) and 0 <= cell < 1 << 63 else 0 for cell in cells
+    )
+    return profiled, waited
 
 
 def _spelled(files: Sequence[str], evidence: Evidence) -> dict[str, str]:
@@ -85,6 +123,9 @@ def at_sites(claims: pl.DataFrame, known: pl.DataFrame, wanted: Sequence[str]) -
         return claims
     for what in wanted:
         one = _single(known.filter(pl.col("what") == what), ["rank"])
+        if what == "loader":
+            waited = _single(known.filter(pl.col("what") == "loader_waited"), ["rank"])
+            one = pl.concat([waited, one]).unique("rank", keep="first", maintain_order=True)
         if one.height:
             return _moved(claims, one, ["rank"])
     rows = claims.with_columns(_call(claims["op"]), pl.col("file").cast(pl.String).alias("_in"))

@@ -74,10 +74,15 @@ class Events:
             waiting += [{"event": event, "rows": of} for event, of in rows.items()]
             if not waiting:
                 return
-            text = "".join(json.dumps(one, separators=(",", ":")) + "\n" for one in waiting)
+            text = "".join(map(_line, waiting))
             try:
                 os.makedirs(os.path.dirname(self._path), exist_ok=True)
-                with open(self._path, "a", encoding="utf-8") as file:
+                with open(self._path, "a", encoding="utf-8", errors="replace") as file:
                     file.write(text)
             except OSError:
                 self._failed = True
+
+
+def _line(event):
+    """JSON in UTF-8; what a file's name holds beside Unicode becomes a question mark."""
+    return json.dumps(event, separators=(",", ":"), ensure_ascii=False) + "\n"

@@ -45,10 +45,10 @@ class Loaders:
                 found = get_next(iterator)
             except StopIteration:
                 end_ns = now_ns()
-                steps.waited(begin_ns, end_ns)
+                steps.waited(begin_ns, end_ns, iterator.__dict__.get("_whyidle_loader"))
                 evaluations.loader_ended(end_ns)
                 raise
-            steps.waited(begin_ns, now_ns())
+            steps.waited(begin_ns, now_ns(), iterator.__dict__.get("_whyidle_loader"))
             return found
 
         def __iter__(owner):
@@ -122,6 +122,7 @@ class Loaders:
         if number is None:
             return
         with self._guard:
+            iterator._whyidle_loader = number
             fetcher = getattr(iterator, "_dataset_fetcher", None)
             if fetcher is not None:
                 fetcher._whyidle_loader = number

@@ -142,6 +142,7 @@ class Observer:
                 return
             self.windows.finish()
             self.losses.read()
+            steps.tell_waits()
             cpu_ns = steps.cpu_sum_ns
             self.events.say(
                 "end", t_ns=now_ns(), reason=reason, steps=steps.done, hook_cpu_ns=cpu_ns

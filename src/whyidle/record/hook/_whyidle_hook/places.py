@@ -3,7 +3,8 @@
 import os
 import sysconfig
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
+_HERE = os.path.join(os.path.abspath(__file__).rsplit(os.sep, 4)[0], "")
+"""All of whyidle, whose ``step()`` and callbacks the job calls."""
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(
     {os.path.join(_PATHS[name], "") for name in ("stdlib", "platstdlib", "purelib", "platlib")}

@@ -4,7 +4,7 @@ import threading
 import time
 import weakref
 
-from _whyidle_hook.events import now_ns
+from _whyidle_hook.events import FLUSH_NS, now_ns
 
 REMEMBERED = 64
 """So many last steps are behind the median that tells how long a step may take."""
@@ -28,6 +28,8 @@ class Steps:
         self.cpu_sum_ns = 0
         self.thread = threading.main_thread().ident
         self.lengths_ns = []
+        self._waited_for = {}
+        self._waits_told_ns = self.last_ns
         self._optimizer = None
         self._said = False
 
@@ -62,10 +64,20 @@ class Steps:
         self._said = True
         self._stepped()
 
-    def waited(self, begin_ns, end_ns):
-        """The thread that steps got a batch; waits of other threads hold no step up."""
+    def waited(self, begin_ns, end_ns, loader=None):
+        """The thread that steps got a batch of a loader; other threads' waits hold no step up."""
         if threading.get_ident() == self.thread:
             self.wait_ns += end_ns - begin_ns
+            if self.done and not self._observer.evaluations.open:
+                key = (loader, self._observer.windows.profiling)
+                self._waited_for[key] = self._waited_for.get(key, 0) + end_ns - begin_ns
+
+    def tell_waits(self):
+        """Write for which loaders steps waited since this was called last."""
+        waited, self._waited_for = self._waited_for, {}
+        for (loader, profiled), lasted_ns in waited.items():
+            if loader is not None:
+                self._observer.events.row("waits", [loader, lasted_ns, int(profiled)])
 
     def begin_at(self, at_ns):
         """A pause has ended: the step under way begins here, and has waited for nothing yet."""
@@ -92,6 +104,9 @@ class Steps:
             observer.losses.stepped()
             stop = self.done == observer.options.get("stop_after")
             self.last_ns = at_ns
+            if at_ns - self._waits_told_ns >= FLUSH_NS:
+                self._waits_told_ns = at_ns
+                self.tell_waits()
             observer.events.breathe(at_ns)
         self.cpu_ns += time.thread_time_ns() - cpu_ns
         with self._profiling:

@@ -81,6 +81,7 @@ class Watch:
         if self._overdue is not None:
             self._told(at_ns)
         if self._thread is None and not self._dumped and self._guard.on:
+            self._since_ns = self._since_ns or at_ns
             self._start()
 
     def finish(self, at_ns):

@@ -31,6 +31,11 @@ class Windows:
         self._number = 0
         self._seen = 0
 
+    @property
+    def profiling(self):
+        """Whether a profile is being recorded, or warms up."""
+        return self._profiler is not None
+
     def boundary(self, steps, last):
         """After ``steps`` steps: True when a profile was started or ended here."""
         if not self._on:
