@@ -64,3 +64,12 @@ def test_tracebacks_kept_in_forward_are_of_anomaly_mode() -> None:
 )
 def test_frames_of_the_standard_library_are_not_the_users(name: str, users: bool) -> None:
     assert is_user_frame(name) is users
+
+
+def test_time_in_the_hook_of_whyidle_run_is_the_recordings_own() -> None:
+    story = Story().step(0, 0, 1000)
+    story.frame("train.py(5): step", 0, 1000)
+    story.op("aten::mm", 0, 600)
+    story.frame("record/hook/_whyidle_hook/steps.py(70): _stepped", 700, 900)
+    blame = Views(story.evidence()).blame.filter(pl.col("activity") == "profiler")
+    assert (blame["end_ns"] - blame["start_ns"]).sum() == 200_000

@@ -65,6 +65,9 @@ MARKS = (
 LAUNCH_FLOWS = frozenset({"ac2g", "async", "async_gpu", "async_cpu_to_gpu"})
 """Categories of flow events that lead from a launch call to its device work."""
 
+OUR_WRAPPERS = "<whyidle: "
+"""Frames of thin functions that ``whyidle run`` puts around calls; the calls themselves count."""
+
 THREADS_NOT_BLOCKS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 """HIP calls whose grid counts threads (``globalWorkSize``); all others count blocks."""
 
@@ -72,7 +75,7 @@ THREADS_NOT_BLOCKS = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 @lru_cache(maxsize=1 << 12)
 def kind_of(category: object, name: str) -> int:
     """Code of the kind of a complete event; ``OUTSIDE`` when it is not a span."""
-    if not isinstance(category, str):
+    if not isinstance(category, str) or name.startswith(OUR_WRAPPERS):
         return OUTSIDE
     lower = category.lower()
     kind = CATEGORIES.get(lower, "")

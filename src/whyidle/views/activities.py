@@ -94,7 +94,9 @@ _COLLECTIVE = re.compile(
     r"^(c10d::|nccl:|rccl:|hccl:|gloo:|mpi:|record_param_comms$|_c10d_functional::)"
     r"|^p?(nccl|rccl)(All|Reduce|Broadcast|Send|Recv|Group|Scatter|Gather)"  # its own NVTX ranges
 )
-_PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): |^PyTorch Profiler")
+_PROFILER = re.compile(
+    r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): |^PyTorch Profiler|(^|/)_whyidle_hook/"
+)
 _COLLECTOR = re.compile(r"^<built-in function collect>$|^gc\.collect")
 _CHECKPOINT = re.compile(
     r"torch/serialization\.py\(\d+\): save$"
