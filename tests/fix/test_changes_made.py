@@ -93,8 +93,8 @@ BOTH = {
             "import gc\nimport torch\nwhile go():\n    step()\n    # tidy\n",
         ),
         (
-            "import torch.cuda as c\nfor x in y:\n    if late:\n        c.empty_cache()\n",
-            "import torch.cuda as c\nfor x in y:\n    if late:\n        pass\n",
+            "import torch.cuda as c\nfor x in y:\n    with late:\n        c.empty_cache()\n",
+            "import torch.cuda as c\nfor x in y:\n    with late:\n        pass\n",
         ),
     ],
     "optimizer_foreach": [

@@ -43,6 +43,8 @@ def _one(source: Source, call: cst.Call) -> Edit | Left | None:
             return None
         if open_ended(call) or not is_constant(mode, "True"):
             return left(source, call, "what switches anomaly detection on is decided elsewhere")
+    if any(_decides(source, around) for around in source.within_function(call)):
+        return left(source, call, "a condition or the handling of errors decides on it")
     line = source.alone(call)
     if line is not None:
         edit = at(source, line, "anomaly detection removed")
@@ -57,6 +59,12 @@ def _one(source: Source, call: cst.Call) -> Edit | Left | None:
     edit = Edit(source.line(block), source.line(block), "anomaly detection removed")
     edit.lines[block] = _unwrapped
     return edit
+
+
+def _decides(source: Source, around: cst.CSTNode) -> bool:
+    return isinstance(around, cst.If | cst.Else | cst.Try | cst.Match) and (
+        around is not source.guard()
+    )
 
 
 def _unwrapped(block: cst.BaseStatement) -> Lines:

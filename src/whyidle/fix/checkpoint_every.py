@@ -8,6 +8,7 @@ import libcst as cst
 from libcst import matchers as m
 
 from whyidle.fix import training
+from whyidle.fix.arguments import argument
 from whyidle.fix.edits import Edit, Left, Lines, at, left
 from whyidle.fix.seldom import EVERY, Counter, counter, decides, guarding, neighbours
 from whyidle.fix.source import Source, names_in
@@ -46,6 +47,8 @@ def _one(source: Source, call: cst.Call, loop: cst.For | cst.While) -> Edit | st
     target = _whole(source, line)
     if target is None:
         return "its with statement does more than save"
+    if _read_again(source, call, target, loop):
+        return "the file that it saves is used in the loop"
     counted = counter(source, loop)
     if counted is None:
         return "nothing plain counts the steps of this loop"
@@ -62,6 +65,19 @@ def _one(source: Source, call: cst.Call, loop: cst.For | cst.While) -> Edit | st
     if again or counted.binding is not None:
         edit.lines[loop] = lambda now: Lines((_counting(now, counted), *again))
     return edit
+
+
+def _read_again(
+    source: Source, call: cst.Call, target: cst.BaseStatement, loop: cst.For | cst.While
+) -> bool:
+    """Whether another statement of the loop names the saved file, as to copy the best one."""
+    place = argument(call, "f", 1)
+    if place is None or not isinstance(place.value, cst.Name | cst.Attribute | cst.SimpleString):
+        return False
+    text = source.text(place.value)
+    kinds = m.findall(loop.body, m.Arg(value=m.Name() | m.Attribute() | m.SimpleString()))
+    uses = [a for a in kinds if isinstance(a, cst.Arg) and source.text(a.value) == text]
+    return any(target not in source.parents(use) for use in uses)
 
 
 def _counting(loop: cst.BaseStatement, counted: Counter) -> cst.BaseStatement:

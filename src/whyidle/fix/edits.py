@@ -101,18 +101,25 @@ def statement(code: str, module: cst.Module) -> cst.BaseStatement:
     return cst.parse_statement(code, module.config_for_parsing)
 
 
-def made(module: cst.Module, edits: Sequence[Edit]) -> cst.Module:
-    """The tree with all edits made; those of one node are made in turn, others must not overlap."""
-    changed = module.visit(_Maker(edits))
+def made(module: cst.Module, edits: Sequence[Edit]) -> tuple[cst.Module, set[str]]:
+    """The tree with all edits made, and the code of the calls that they made longer.
+
+    Edits of one node are made in turn, others must not overlap.
+    """
+    maker = _Maker(edits)
+    changed = module.visit(maker)
+    codes = [(module.code_for_node(a), changed.code_for_node(b)) for a, b in maker.calls]
+    calls = {after for before, after in codes if len(after) > len(before)}
     for edit in edits:
         if edit.module is not None:
             changed = edit.module(changed)
-    return changed
+    return changed, calls
 
 
 class _Maker(cst.CSTTransformer):
     def __init__(self, edits: Sequence[Edit]) -> None:
         super().__init__()
+        self.calls: list[tuple[cst.CSTNode, cst.Call]] = []
         self._nodes: dict[cst.CSTNode, list[Replace]] = {}
         for node, replace in (pair for e in edits for pair in e.nodes.items()):
             self._nodes.setdefault(node, []).append(replace)
@@ -128,6 +135,8 @@ class _Maker(cst.CSTTransformer):
             changed: cst.CSTNode = updated_node
             for how in self._nodes[original_node]:
                 changed = how(changed)
+            if isinstance(changed, cst.Call):
+                self.calls.append((original_node, changed))
             return cast(cst.CSTNodeT, changed)
         if isinstance(original_node, cst.IndentedBlock | cst.Module):
             if any(line in self._lines for line in original_node.body):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import libcst as cst
 from libcst import matchers as m
 
 from whyidle.fix.edits import Edit, Left, at, gone, left
-from whyidle.fix.source import Source
+from whyidle.fix.source import Source, names_in
 
 CALLS = ("torch.cuda.empty_cache", "torch.cuda.memory.empty_cache", "gc.collect")
+WHOLE = re.compile(r"(run_)?(train|fit|main|evaluate|validate)(_(one_)?(epoch|model|fold))?$")
+"""Names of functions that run many batches."""
+
 OWN_SCHEDULE = ("gc.disable", "gc.freeze", "gc.set_threshold")
 
 
@@ -50,6 +54,17 @@ class EmptyCache:
                 break
             if isinstance(around, cst.ExceptHandler):
                 return "it frees memory after an error"
-            if isinstance(around, cst.If) and m.findall(around.test, m.Modulo()):
+            if isinstance(around, cst.If | cst.Else | cst.Match):
                 return "it runs only in some passes of the loop"
+        if _holds_many_batches(loop):
+            return "its loop runs many batches in each pass, so it costs little"
         return None
+
+
+def _holds_many_batches(loop: cst.For | cst.While) -> bool:
+    """Whether a pass of a loop is an epoch or a whole training: it holds a loop, or calls one."""
+    if m.findall(loop.body, m.For() | m.While()):
+        return True
+    calls = m.findall(loop.body, m.Call(func=m.Name() | m.Attribute()))
+    names = (names_in(c.func) for c in calls if isinstance(c, cst.Call))
+    return any(WHOLE.match(name) for found in names for name in found)

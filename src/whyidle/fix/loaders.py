@@ -43,7 +43,46 @@ def keeps_workers(source: Source, call: cst.Call) -> str | None:
         assert isinstance(epoch.func, cst.Attribute)
         if "sampler" not in source.text(epoch.func.value):
             return "set_epoch of a data set would not reach workers that live on"
+    return _changed_later(source, call)
+
+
+def _changed_later(source: Source, call: cst.Call) -> str | None:
+    """Why workers that live on might miss a change of their data set; None without one."""
+    why = "its data set is changed elsewhere, which would not reach workers that live on"
+    for target in source.assigned_attributes:
+        owner = target.value
+        if m.findall(owner, m.Attribute(attr=m.Name("dataset"))):
+            return why
+        if source.text(owner) in _data_sets(source, call):
+            return why
+    for method in source.calls:
+        alone = source.alone(method) is not None and source.loop(method) is not None
+        if alone and isinstance(method.func, cst.Attribute):
+            owner = method.func.value
+            if source.text(owner) in _data_sets(source, call) or m.matches(
+                owner, m.Attribute(attr=m.Name("dataset"))
+            ):
+                return why
     return None
+
+
+def _data_sets(source: Source, call: cst.Call) -> set[str]:
+    """Code of what a loader reads, and of what that is made of."""
+    given = argument(call, "dataset", 0)
+    value: cst.BaseExpression | None = None if given is None else given.value
+    found = set()
+    if isinstance(value, cst.Name | cst.Attribute):
+        found.add(source.text(value))
+    if isinstance(value, cst.Name):
+        value = source.bound(value)
+    for arg in value.args if isinstance(value, cst.Call) else ():
+        if isinstance(arg.value, cst.Name) and _is_data(arg.value):
+            found.add(arg.value.value)
+    return found
+
+
+def _is_data(name: cst.Name) -> bool:
+    return any(word in name.value.lower() for word in ("data", "set", "rows", "samples"))
 
 
 def against_workers(source: Source, call: cst.Call) -> str | None:
@@ -85,7 +124,46 @@ def _against_class(source: Source, kind: cst.ClassDef, call: cst.Call) -> str | 
         return "its data set seems to use a device, which workers must not"
     if m.findall(kind, m.Global() | m.Nonlocal()):
         return "its data set changes global names, which workers would not share"
+    if _remembers(kind):
+        return "its data set keeps what it reads in itself, which workers would not share"
+    handle = _handle(source, kind)
+    if handle is not None:
+        return f"its data set opens a file ({handle}) that workers would share"
     return _starting(source, call, local=source.function(kind) is not source.module)
+
+
+def _remembers(kind: cst.ClassDef) -> bool:
+    """Whether reading a sample changes the data set: ``self.x = ...`` or ``self.x[i] = ...``."""
+    for method in m.findall(kind, m.FunctionDef(m.Name("__getitem__"))):
+        for one in m.findall(method, m.AssignTarget() | m.AugAssign() | m.AnnAssign()):
+            target = one.target  # type: ignore[attr-defined]
+            while isinstance(target, cst.Subscript | cst.Attribute):
+                if m.matches(target, m.Attribute(value=m.Name("self"))):
+                    return True
+                target = target.value
+    return False
+
+
+HANDLES = (
+    "h5py.File", "lmdb.open", "lmdb.Environment", "zipfile.ZipFile", "tarfile.open",
+    "tarfile.TarFile", "sqlite3.connect", "tables.open_file",
+)  # fmt: skip
+"""Calls that give a handle with a place in its file, which processes must not share."""
+
+
+def _handle(source: Source, kind: cst.ClassDef) -> str | None:
+    """The call in the data set's ``__init__`` that opens what workers must open themselves."""
+    for method in m.findall(kind, m.FunctionDef(m.Name("__init__"))):
+        for call in m.findall(method, m.Call()):
+            kept = source.parent(call) if isinstance(call, cst.Call) else None
+            if not isinstance(call, cst.Call) or not isinstance(kept, cst.Assign):
+                continue
+            if not isinstance(kept.targets[0].target, cst.Attribute):
+                continue
+            name = source.meaning(call.func)
+            if name in HANDLES or m.matches(call.func, m.Name("open")):
+                return name or "open"
+    return None
 
 
 def _unindexed(base: cst.BaseExpression) -> cst.BaseExpression:

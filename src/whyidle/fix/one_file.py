@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
@@ -11,6 +12,7 @@ from whyidle.fix.edits import Change, Edit, Left, made
 from whyidle.fix.said import NOTHING, Said
 from whyidle.fix.source import Source
 from whyidle.fix.told import Fixed, Told
+from whyidle.fix.wrapping import width_of, wrapped
 
 __all__ = ["Fixed", "Told", "fixed"]
 
@@ -29,11 +31,12 @@ def fixed(
     those of the file as it is.
     """
     module = _parsed(path, before)
+    width = width_of(module.code)
+    source = Source(module, start_method, said)
     moved: list[Callable[[int], int]] = []
     done: list[Told] = []
     alone: list[Told] = []
     for change in changes:
-        source = Source(module, start_method, said)
 
         def original(line: int) -> int:
             for back in reversed(moved):
@@ -50,9 +53,11 @@ def fixed(
         alone += [Told(change.NAME, original(e.first), other) for e in edits if e not in chosen]
         done += [Told(change.NAME, original(e.first), e.what) for e in chosen]
         if chosen:
-            after = made(source.module, chosen)
+            after, calls = made(source.module, chosen)
+            after = wrapped(module.code, cst.parse_module(after.bytes), calls, width)
             moved.append(_back(module.code, after.code))
-            module = cst.parse_module(after.bytes)
+            module = after
+            source = Source(module, start_method, said)
     compile(module.bytes, path, "exec", dont_inherit=True)
     return Fixed(before, module.bytes, sorted(done, key=_line), sorted(alone, key=_line))
 
@@ -92,7 +97,9 @@ def _parsed(path: str, text: bytes) -> cst.Module:
     except SyntaxError as error:
         raise UsageError(
             f"{path}:{error.lineno or 1}: {error.msg}, so nothing was changed.\n"
-            f"`python -m py_compile {path}` shows the place."
+            f"`python -m py_compile {path}` shows the place. It was read as Python "
+            f"{sys.version_info.major}.{sys.version_info.minor}; newer syntax needs whyidle in a "
+            "newer Python."
         ) from error
     except (ValueError, UnicodeError, RecursionError) as error:
         raise UsageError(f"{path}: this is no Python text that can be read.") from error

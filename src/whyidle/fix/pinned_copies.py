@@ -54,6 +54,9 @@ class PinnedCopies:
             return left(source, call, "pin_memory is decided elsewhere")
         if not moves:
             return left(source, call, "no loop here is seen to move its batches to a device")
+        if _makes_other(call):
+            why = "its batches may be no tensors, of which not all take pin_memory or non_blocking"
+            return left(source, call, why)
         edit = at(source, call, "pin_memory=True and non_blocking=True")
         if not pinned:
             edit.nodes[call] = replacing(
@@ -64,6 +67,13 @@ class PinnedCopies:
         for move in slow:
             edit.nodes[move] = replacing(lambda c: with_keyword(c, "non_blocking", "True"))
         return edit
+
+
+def _makes_other(call: cst.Call) -> bool:
+    """Whether batches are made otherwise than by torch, which gives tensors."""
+    made = argument(call, "collate_fn", 6)
+    whole = argument(call, "batch_size", 1)
+    return (made is not None and not is_constant(made, "None")) or is_constant(whole, "None")
 
 
 def _position(call: cst.Call) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -25,15 +26,42 @@ class Source:
     def __init__(
         self, module: cst.Module, start_method: str | None = None, said: Said = NOTHING
     ) -> None:
-        wrapper = md.MetadataWrapper(module)
-        self.module = wrapper.module
+        self._wrapper = md.MetadataWrapper(module, unsafe_skip_copy=True)  # parsed: no node twice
+        self.module = self._wrapper.module
         self.said = said
         self.start_method = start_method or multiprocessing.get_all_start_methods()[0]
-        self._names: Any = wrapper.resolve(md.QualifiedNameProvider)
-        self._positions: Any = wrapper.resolve(md.PositionProvider)
-        self._parents: Any = wrapper.resolve(md.ParentNodeProvider)
-        self._scopes: Any = wrapper.resolve(md.ScopeProvider)
         self.calls = [c for c in m.findall(self.module, m.Call()) if isinstance(c, cst.Call)]
+        self._methods: dict[str | None, list[cst.Call]] = {}
+        for call in self.calls:
+            self._methods.setdefault(called_method(call), []).append(call)
+
+    @cached_property
+    def _names(self) -> Any:
+        return self._wrapper.resolve(md.QualifiedNameProvider)
+
+    @cached_property
+    def _positions(self) -> Any:
+        return self._wrapper.resolve(md.PositionProvider)
+
+    @cached_property
+    def _parents(self) -> Any:
+        return self._wrapper.resolve(md.ParentNodeProvider)
+
+    @cached_property
+    def _scopes(self) -> Any:
+        return self._wrapper.resolve(md.ScopeProvider)
+
+    @cached_property
+    def assigned_attributes(self) -> list[cst.Attribute]:
+        """Attributes that the file assigns to, or to their items, but for those of ``self``."""
+        found = []
+        for one in m.findall(self.module, m.AssignTarget() | m.AugAssign() | m.AnnAssign()):
+            target = one.target  # type: ignore[attr-defined]
+            while isinstance(target, cst.Subscript):
+                target = target.value
+            if isinstance(target, cst.Attribute) and not m.matches(target.value, m.Name("self")):
+                found.append(target)
+        return found
 
     def text(self, node: cst.CSTNode) -> str:
         """The code of a node."""
@@ -77,7 +105,7 @@ class Source:
 
     def method_calls(self, method: str) -> list[cst.Call]:
         """Calls ``something.method(...)``, in the order of the file."""
-        return [c for c in self.calls if called_method(c) == method]
+        return self._methods.get(method, [])
 
     def parent(self, node: cst.CSTNode) -> cst.CSTNode | None:
         """The node around this one; None for the module."""

@@ -20,8 +20,12 @@ class ZeroGrad:
         "small_work.launch_bound_small_kernels",
         "small_work.kernel_launch_latency",
     )
-    SAFE = True
-    WHY = "Gradients that are None need no kernel to fill them, and the first sum becomes a store."
+    SAFE = False
+    WHY = (
+        "Gradients that are None need no kernel to fill them, and the first sum becomes a store. "
+        "Parameters that get no gradient in a step are then skipped; with zeros momentum and "
+        "weight decay still move them."
+    )
 
     def find(self, source: Source) -> Iterator[Edit | Left]:
         """Every zero_grad that was told to keep tensors."""
