@@ -25,20 +25,24 @@ in DNN Training, VLDB 2021.
 
 from __future__ import annotations
 
+import math
+import re
 from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
 
 from whyidle.diagnosis import Finding, Remedy, Sign
 from whyidle.moment_stories import TimedRun
 from whyidle.sampled_stories import Sampling
 from whyidle.stories import Story
-from whyidle.views.moment_claims import loader_waits
+from whyidle.views.moment_claims import loader_waits, placed
 from whyidle.views.sampled_pauses import swinging_signs
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from whyidle.model import Evidence, Facts
     from whyidle.views import Views
+    from whyidle.views.moments import Trainer
 
 TITLE = "Waiting for the data loader"
 STATUS = "stable"
@@ -47,6 +51,11 @@ OBSERVES = ("series",)
 JOB_NEEDS = ("timed_run",)
 SITES = ("loader",)
 
+MOST_WORKERS = 64
+"""Where more would be needed, a cheaper sample is the answer."""
+
+KEEP_UP = re.compile(r"; (\d+) workers? would keep up")
+
 
 def claims(views: Views) -> pl.DataFrame:
     """Empty time during which the launching thread waited for a batch."""
@@ -54,8 +63,38 @@ def claims(views: Views) -> pl.DataFrame:
 
 
 def job_claims(views: Views) -> pl.DataFrame:
-    """What all steps of the run waited in their loader."""
-    return loader_waits(views)
+    """What all steps of the run waited in their loader, and the workers that would keep up."""
+    found = loader_waits(views)
+    known = [_workers(views, trainer) for trainer, _, _ in placed(views)]
+    counts = [count for count in known if count is not None]
+    if not counts or max(counts) > MOST_WORKERS:
+        return found
+    words = f"; {max(counts)} worker{'' if max(counts) == 1 else 's'} would keep up"
+    return found.with_columns(pl.col("what") + words)
+
+
+def _workers(views: Views, trainer: Trainer) -> int | None:
+    """Workers that make batches as fast as steps use them; None where no batch was timed.
+
+    That is the seconds to make what a step uses over the seconds of a step without its wait.
+    """
+    batches = views.evidence.table("batches").filter(
+        (pl.col("source") == trainer.source) & pl.col("rank").eq_missing(trainer.rank)
+    )
+    busiest = (
+        batches.group_by("loader")
+        .agg(pl.col("wall_ns").sum(), pl.col("wall_ns").median().alias("each_ns"), pl.len())
+        .sort("wall_ns", "loader")
+        .tail(1)
+    )
+    steps = trainer.step_end.size
+    own = (trainer.step_end - trainer.step_start - trainer.waited)[1:]
+    own_ns = float(np.median(own)) if own.size else 0.0
+    if not busiest.height or own_ns <= 0:
+        return None
+    per_step = max(round(float(busiest["len"][0]) / steps), 1)
+    each_ns = float(busiest["each_ns"][0])
+    return max(math.ceil(each_ns * per_step / own_ns), 1)
 
 
 def observations(views: Views) -> list[Sign]:
@@ -87,6 +126,9 @@ def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
         "(len(os.sched_getaffinity(0))) and prefetch_factor to 4; when the cores are full, make "
         "a sample cheaper: a faster decoder, fewer pixels, transforms on the GPU, packed shards."
     )
+    told = [KEEP_UP.search(row.what or "") for row in finding.evidence]
+    counts = [int(one[1]) for one in told if one is not None]
+    workers = {"workers": max(counts)} if counts else {}
     return [
         Remedy(
             what="Load batches in more worker processes",
@@ -94,7 +136,7 @@ def remedies(finding: Finding, facts: Facts) -> list[Remedy]:
             safe=True,
             why_safe="Batches stay the same; only who builds them changes. Random transforms draw "
             "from per-worker seeds, and memory grows with every worker.",
-            effect={"kind": "loader_wait_removed", "share_removed": 1.0},
+            effect={"kind": "loader_wait_removed", "share_removed": 1.0, **workers},
             prove="Record the same steps again: the time in __next__ per step must shrink, and "
             "the step by as much.",
         )
