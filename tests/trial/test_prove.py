@@ -284,3 +284,13 @@ def test_markdown_fits_a_pull_request(tmp_path: Path, capsys: pytest.CaptureFixt
     shown = capsys.readouterr().out
     assert shown.startswith("### whyidle: Proven: faster, speed 1.5x (95% interval 1.5x to 1.5x).")
     assert "| before | 2 | 150 ms |" in shown
+
+
+def test_sides_that_make_unlike_numbers_of_steps_are_told_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = job(tmp_path, step_s=0.1, steps=12)
+    after = job(tmp_path, step_s=0.05, steps=24, loss=False)
+    prove(before, after, "--pairs", "2", "--format", "json")
+    (note,) = json.loads(capfd.readouterr().out)["notes"]
+    assert note.startswith("after makes 24 steps where before makes 12.")

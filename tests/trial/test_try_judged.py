@@ -149,3 +149,13 @@ def test_values_given_by_hand_are_read_as_what_they_are() -> None:
 def test_the_line_for_ddp_flags_says_each_flag_as_it_must_be() -> None:
     flags = source_of("ddp_flags", "find_unused_parameters+static_graph")
     assert "find_unused_parameters=False, static_graph=True" in flags
+
+
+def test_runs_of_the_job_that_scatter_widen_intervals_that_agree_by_chance() -> None:
+    """Pairs agree, but the job as it is takes 60, 104 and 92 ms: whatever loads the machine did."""
+    calm = row("foreach", (0.060, 0.046), (0.061, 0.047), (0.060, 0.047))
+    loaded = row("foreach", (0.060, 0.046), (0.104, 0.079), (0.092, 0.070))
+    settle([calm], 0.02)
+    settle([loaded], 0.02)
+    assert calm.verdict == "pays"
+    assert loaded.verdict == "undecided"

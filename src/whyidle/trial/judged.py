@@ -153,10 +153,12 @@ def strays(runs: Sequence[Run]) -> list[Shortfall]:
 
 
 def notes_of(plan: Plan, runs: Sequence[Run]) -> list[str]:
-    """Where --steps did not do what was asked of it."""
-    if plan.steps is None or not runs or not runs[-1].ended.well:
+    """Where --steps did not do what was asked of it, or the sides made steps of unlike number."""
+    if not runs or not runs[-1].ended.well:
         return []
     steps = [run.measured.pace.steps if run.measured.pace else 0 for run in runs]
+    if plan.steps is None:
+        return _unlike_steps(runs, steps)
     if not all(steps):
         return [
             f"--steps {plan.steps} had no effect on {steps.count(0)} of {len(runs)} runs: no step "
@@ -165,6 +167,20 @@ def notes_of(plan: Plan, runs: Sequence[Run]) -> list[str]:
     if min(steps) < plan.steps:
         return [f"--steps {plan.steps}: a run ended by itself after {min(steps)} steps."]
     return []
+
+
+def _unlike_steps(runs: Sequence[Run], steps: Sequence[int]) -> list[str]:
+    sides = {
+        side: statistics.median(n for run, n in zip(runs, steps, strict=True) if run.side == side)
+        for side in {run.side for run in runs}
+    }
+    before, after = sides.get("before", 0), sides.get("after", 0)
+    if not before or not after or before == after:
+        return []
+    return [
+        f"after makes {after:g} steps where before makes {before:g}. Compared is one step; that is "
+        "the same work only if a step still holds as many samples."
+    ]
 
 
 def how_failed(plan: Plan, runs: Sequence[Run]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from whyidle.errors import UsageError
+from whyidle.render.numerals import count
 from whyidle.trial import child
 from whyidle.trial.try_choosing import Asked, causes_in, rows_of, to_ask
 from whyidle.trial.try_judged import Row, settle
@@ -100,7 +101,7 @@ class Course:
         context = Context(
             self._job, wishes.pairs, wishes.tolerance, self._started, wishes.diagnosis
         )
-        told = [*notes, *self._notes]
+        told = [*notes, *self._notes, *_short(self._job, self._baselines)]
         return trial_of(context, self._rows, self._together, self._baselines, told)
 
     def _look(self, bench: Bench) -> None:
@@ -161,6 +162,14 @@ class Course:
         self._round(bench, [row])
         settle([row], self._wishes.tolerance, self._rows)
         forgive(bench, [row])
+
+
+def _short(job: Job, runs: Sequence[TryRun]) -> list[str]:
+    """A note where the job ended before a run had as many steps as it was to have."""
+    made = [run.measured.pace.steps for run in runs if run.measured.pace is not None]
+    if job.steps is None or not made or min(made) >= job.steps:
+        return []
+    return [f"The job ended by itself after {count(min(made), 'step')}; longer runs tell more."]
 
 
 def _failed(look: TryRun) -> str:

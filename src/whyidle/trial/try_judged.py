@@ -89,6 +89,12 @@ class Row:
         ]
 
     @property
+    def alone(self) -> list[float]:
+        """The logarithm of the seconds of the runs of the job as it is, pair by pair."""
+        what = self.what
+        return [math.log(seconds(without, what)) for without, _ in self.pairs]
+
+    @property
     def samples_factor(self) -> float:
         """Samples per step with it, over those without."""
         scales = [
@@ -130,13 +136,23 @@ def noise_of(all_logs: Sequence[Sequence[float]]) -> Noise | None:
 
 
 def interval(
-    logs: Sequence[float], pooled: Noise | None, confidence: float = CONFIDENCE
+    logs: Sequence[float],
+    pooled: Noise | None,
+    confidence: float = CONFIDENCE,
+    alone: Sequence[float] = (),
 ) -> Estimate | None:
-    """How many times faster, with its interval; None with fewer than two pairs."""
+    """How many times faster, with its interval; None with fewer than two pairs.
+
+    ``alone`` are logarithms of the runs of the job as it is. Where these scatter more than the
+    pairs, as on a machine that others use too, a few pairs agree by chance: their scatter counts.
+    """
     if len(logs) < LEAST_PAIRS or pooled is None:
         return None
     own = Noise(_squares(logs) / (len(logs) - 1), len(logs) - 1)
     noise = own if own.variance > OWN_NOISE * pooled.variance else pooled
+    if len(alone) >= LEAST_PAIRS:
+        bare = Noise(_squares(alone) / (len(alone) - 1), len(alone) - 1)
+        noise = bare if bare.variance > noise.variance else noise
     half = t_quantile(noise.freedom, confidence) * math.sqrt(noise.variance / len(logs))
     mid = statistics.fmean(logs)
     return Estimate(math.exp(mid - half), math.exp(mid), math.exp(mid + half))
@@ -153,7 +169,7 @@ def settle_early(rows: Sequence[Row]) -> None:
     for row in rows:
         if not row.open:
             continue
-        sure = interval(row.logs, pooled, EARLY)
+        sure = interval(row.logs, pooled, EARLY, row.alone)
         if sure is not None and (sure.high < PAYS or (sure.low > PAYS and len(row.pairs) > 2)):
             row.verdict = "does not pay" if sure.high < PAYS else "pays"
 
@@ -166,7 +182,7 @@ def settle(rows: Sequence[Row], tolerance: float, others: Sequence[Row] = ()) ->
             row.verdict = row.verdict or "undecided"
             row.why = row.why or "it did not get to run"
             continue
-        row.estimate = interval(row.logs, pooled)
+        row.estimate = interval(row.logs, pooled, alone=row.alone)
         row.guard = losses.compare(
             [without.measured.losses for without, _ in row.pairs],
             [with_it.measured.losses for _, with_it in row.pairs],

@@ -149,6 +149,7 @@ REMEDIES = (
         "gradients are dropped instead of filled with zeros",
         ("small_work.optimizer_launch_bound", "small_work.launch_bound_small_kernels"),
         "optimizer.zero_grad()  # without set_to_none=False",
+        safe=False,
         why="Parameters without a gradient are not stepped; nothing else changes.",
         fix="zero_grad",
     ),
