@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 STEPS = 60
-LENGTH = 400
+LENGTH = 1500
 WORDS = [f"word{number}" for number in range(5000)]
 
 

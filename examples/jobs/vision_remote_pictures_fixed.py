@@ -35,7 +35,7 @@ def main() -> None:
     """Train for one short epoch."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    loader = DataLoader(Pictures(16 * STEPS), batch_size=16, num_workers=4, persistent_workers=True)
+    loader = DataLoader(Pictures(16 * STEPS), batch_size=16, num_workers=8, persistent_workers=True)
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, stride=2, padding=1),
         nn.ReLU(),

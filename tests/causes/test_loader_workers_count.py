@@ -19,11 +19,16 @@ def found(evidence: Evidence) -> Finding:
     return next(f for f in findings if f.cause == "data_loading.loader_workers_too_few")
 
 
-def run(batch_ms: float, each_step: int = 1) -> Evidence:
-    """Twenty steps of 100 ms that wait 60 ms, and the batches that they used."""
-    story = TimedRun().site("loader", "train.py", 12, num_workers=0)
+def run(batch_ms: float, each_step: int = 1, cpu: float = 0.0, cpus: str | None = None) -> Evidence:
+    """Twenty steps of 100 ms that wait 60 ms, and the batches that they used.
+
+    ``cpu`` is the part of a batch's time that computes.
+    """
+    story = TimedRun() if cpus is None else TimedRun().setting("cpus", cpus)
+    story = story.site("loader", "train.py", 12, num_workers=0)
     told = story.passes(1000).steps(20, 100, wait=60).evidence()
     row = {"source": 0, "rank": None, "process": 100, "loader": 0, "wall_ns": round(batch_ms * MS)}
+    row["cpu_ns"] = round(cpu * batch_ms * MS)
     tables = {**told.tables, "batches": frame(BATCHES, [row] * (20 * each_step))}
     return replace(told, tables=tables)
 
@@ -42,3 +47,11 @@ def test_nothing_is_said_without_batches_or_where_no_number_would_do() -> None:
     bare = TimedRun().steps(20, 100, wait=60).evidence()
     assert "workers" not in found(bare).remedies[0].effect
     assert "workers" not in found(run(40 * 65)).remedies[0].effect
+
+
+@pytest.mark.parametrize(
+    ("cpu", "cpus", "workers"), [(1.0, "4", 4), (0.25, "2", 8), (0.1, "2", 15), (1.0, None, 15)]
+)
+def test_no_more_workers_than_the_cpus_can_run(cpu: float, cpus: str | None, workers: int) -> None:
+    """600 ms of work in the 40 ms that a step leaves ask for 15 workers."""
+    assert found(run(600, cpu=cpu, cpus=cpus)).remedies[0].effect["workers"] == workers

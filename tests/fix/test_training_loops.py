@@ -222,12 +222,12 @@ ONE_WORKER = (
 TOO_FEW = frozenset({"data_loading.loader_workers_too_few"})
 
 
-def test_more_workers_only_where_a_diagnosis_asks_and_within_the_cpus(
+def test_more_workers_only_where_a_diagnosis_asks_and_as_many_as_it_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(said, "bounded_workers", lambda: 6)
     assert change("loader_workers", ONE_WORKER).after.decode() == ONE_WORKER
-    for workers, expected in [(None, 6), (4, 4), (32, 6)]:
+    for workers, expected in [(None, 6), (4, 4), (8, 8), (32, 16)]:
         done = change("loader_workers", ONE_WORKER, Said(TOO_FEW, workers))
         assert f"num_workers={expected}, prefetch" in done.after.decode()
     full = change("loader_workers", ONE_WORKER.replace("=1", "=6"), Said(TOO_FEW))

@@ -59,16 +59,15 @@ class LoaderWorkers:
 
     @staticmethod
     def _count(source: Source, call: cst.Call) -> Edit | Left | None:
-        """The bounded number in place of none; more only where a diagnosis asks for them."""
-        now, most = loaders.workers_of(call), said.bounded_workers()
+        """The number of a diagnosis, else a bounded one; more only where a diagnosis asks."""
+        now, most = loaders.workers_of(call), said.advised_workers(source.said)
         if now == 0:
             return LoaderWorkers._edit(source, call, most)
         if now is None or TOO_FEW not in source.said.causes:
             return None
-        count = min(source.said.workers or most, most)
-        if now < count:
-            return LoaderWorkers._edit(source, call, count)
-        limit = f"it has {now}, and {most} are the most that suit the CPUs of this machine"
+        if now < most:
+            return LoaderWorkers._edit(source, call, most)
+        limit = f"it has {now}, and {most} are the most that suit the CPUs"
         return left(source, call, limit) if now >= most else None
 
     @staticmethod

@@ -8,6 +8,9 @@ from whyidle.executor.cpus import usable_cpus
 
 MOST_WORKERS = 8
 
+MOST_ADVISED = 16
+"""Each worker takes memory of its own, so even workers that mostly wait are not without number."""
+
 
 @dataclass(frozen=True)
 class Said:
@@ -21,6 +24,11 @@ class Said:
 
 
 NOTHING = Said()
+
+
+def advised_workers(said: Said) -> int:
+    """Workers that the diagnosis found to suit its machine, bounded; else those of this one."""
+    return bounded_workers() if said.workers is None else min(MOST_ADVISED, said.workers)
 
 
 def bounded_workers() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,10 +34,6 @@ class Source:
         self._methods: dict[str | None, list[cst.Call]] = {}
         for call in self.calls:
             self._methods.setdefault(called_method(call), []).append(call)
-
-    @cached_property
-    def _names(self) -> Any:
-        return self._wrapper.resolve(md.QualifiedNameProvider)
 
     @cached_property
     def _positions(self) -> Any:
@@ -82,26 +78,40 @@ class Source:
 
     def meaning(self, node: cst.CSTNode) -> str | None:
         """The one imported name, in full, that a node can mean; None when unsure or local."""
-        found = self._names.get(node)
-        found = found() if callable(found) else found
-        if not found or len(found) != 1:
+        found = self._meanings(node)
+        if len(found) != 1:
             return None
         (name,) = found
         return str(name.name) if name.source is md.QualifiedNameSource.IMPORT else None
 
     def ambiguous(self, node: cst.CSTNode, *names: str) -> bool:
         """Whether a node may mean one of the imported ``names`` and may mean something else."""
-        found = self._names.get(node)
-        found = found() if callable(found) else found
-        return bool(found) and len(found) > 1 and any(f.name in names for f in found)
+        found = self._meanings(node)
+        return len(found) > 1 and any(f.name in names for f in found)
+
+    def _meanings(self, node: cst.CSTNode) -> Collection[md.QualifiedName]:
+        """Every full name that a node can mean, as far as its scope is known."""
+        scope = self._scopes.get(node)
+        return () if scope is None else scope.get_qualified_names_for(node)
 
     def calls_of(self, *names: str) -> list[cst.Call]:
         """Calls of imported names, such as torch.cuda.empty_cache, in the order of the file."""
-        return [c for c in self.calls if self.meaning(c.func) in names]
+        return [c for c in self._maybe(names) if self.meaning(c.func) in names]
 
     def unclear_calls(self, *names: str) -> list[cst.Call]:
         """Calls of a name that is one of these and is bound to something else as well."""
-        return [c for c in self.calls if self.ambiguous(c.func, *names)]
+        return [c for c in self._maybe(names) if self.ambiguous(c.func, *names)]
+
+    def _maybe(self, names: Sequence[str]) -> list[cst.Call]:
+        """Calls that end like one of the names, or are of a name that an import gives: few."""
+        last = {name.rsplit(".", 1)[-1] for name in names} | self._renamed
+        return [c for c in self.calls if _last_name(c.func) in last]
+
+    @cached_property
+    def _renamed(self) -> set[str]:
+        """Names that stand for an imported one that is called otherwise: ``import a.b as c``."""
+        aliases = m.findall(self.module, m.ImportAlias(asname=m.AsName()))
+        return {a.evaluated_alias for a in aliases if isinstance(a, cst.ImportAlias)} - {None}  # type: ignore[return-value]
 
     def method_calls(self, method: str) -> list[cst.Call]:
         """Calls ``something.method(...)``, in the order of the file."""
@@ -209,6 +219,12 @@ class Source:
 def called_method(call: cst.Call) -> str | None:
     """``method`` of ``something.method(...)``."""
     return call.func.attr.value if isinstance(call.func, cst.Attribute) else None
+
+
+def _last_name(func: cst.BaseExpression) -> str | None:
+    if isinstance(func, cst.Attribute):
+        return func.attr.value
+    return func.value if isinstance(func, cst.Name) else None
 
 
 def names_in(node: cst.CSTNode) -> set[str]:

@@ -54,7 +54,7 @@ SITES = ("loader",)
 MOST_WORKERS = 64
 """Where more would be needed, a cheaper sample is the answer."""
 
-KEEP_UP = re.compile(r"; (\d+) workers? would keep up")
+KEEP_UP = re.compile(r"; (\d+) workers? suit it")
 
 
 def claims(views: Views) -> pl.DataFrame:
@@ -69,21 +69,27 @@ def job_claims(views: Views) -> pl.DataFrame:
     counts = [count for count in known if count is not None]
     if not counts or max(counts) > MOST_WORKERS:
         return found
-    words = f"; {max(counts)} worker{'' if max(counts) == 1 else 's'} would keep up"
+    words = f"; {max(counts)} worker{'' if max(counts) == 1 else 's'} suit it"
     return found.with_columns(pl.col("what") + words)
 
 
 def _workers(views: Views, trainer: Trainer) -> int | None:
     """Workers that make batches as fast as steps use them; None where no batch was timed.
 
-    That is the seconds to make what a step uses over the seconds of a step without its wait.
+    That is the seconds to make what a step uses over the seconds of a step without its wait, but no
+    more than the CPUs can run: a worker takes one for the part of a batch's time that it computes.
     """
     batches = views.evidence.table("batches").filter(
         (pl.col("source") == trainer.source) & pl.col("rank").eq_missing(trainer.rank)
     )
     busiest = (
         batches.group_by("loader")
-        .agg(pl.col("wall_ns").sum(), pl.col("wall_ns").median().alias("each_ns"), pl.len())
+        .agg(
+            pl.col("wall_ns").sum(),
+            pl.col("cpu_ns").sum(),
+            pl.col("wall_ns").median().alias("each_ns"),
+            pl.len(),
+        )
         .sort("wall_ns", "loader")
         .tail(1)
     )
@@ -94,7 +100,23 @@ def _workers(views: Views, trainer: Trainer) -> int | None:
         return None
     per_step = max(round(float(busiest["len"][0]) / steps), 1)
     each_ns = float(busiest["each_ns"][0])
-    return max(math.ceil(each_ns * per_step / own_ns), 1)
+    wanted = math.ceil(each_ns * per_step / own_ns)
+    computing = float(busiest["cpu_ns"][0]) / float(busiest["wall_ns"][0])
+    cpus = _cpus(views, trainer)
+    if cpus is not None and computing > 0:
+        wanted = min(wanted, math.floor(cpus / computing))
+    return max(wanted, 1)
+
+
+def _cpus(views: Views, trainer: Trainer) -> float | None:
+    """CPUs that the training process may use, by affinity and quota; None where not told."""
+    told = views.evidence.table("settings").filter(
+        (pl.col("source") == trainer.source)
+        & pl.col("rank").eq_missing(trainer.rank)
+        & pl.col("key").cast(pl.String).is_in(["cpus", "cpu_quota"])
+    )
+    known = told["value"].cast(pl.Float64, strict=False).drop_nulls()
+    return min(known.filter(known > 0), default=None)
 
 
 def observations(views: Views) -> list[Sign]:
