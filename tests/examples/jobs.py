@@ -16,6 +16,7 @@ class Job:
     """``line`` is a part of the line that holds the fault; ``remedy`` and ``change`` answer it.
 
     ``observed``: the cause is told without seconds. ``ranks``: None for a single process.
+    ``redraws``: without the fault other random numbers are drawn, so that the loss differs.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Job:
     remedy: str
     observed: bool = False
     ranks: int | None = None
+    redraws: bool = False
 
     @property
     def path(self) -> Path:
@@ -60,6 +62,7 @@ JOBS = (
         "DataLoader(",
         "persistent_workers",
         "persistent_workers",
+        redraws=True,
     ),
     Job(
         "text_anomaly_mode",

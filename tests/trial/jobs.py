@@ -16,7 +16,9 @@ told = json.loads(sys.argv[1])
 place = pathlib.Path(os.environ["WHYIDLE_BUNDLE"])
 run = int(place.parent.name.split("-")[1])
 noise = random.Random(1000 * run + told.get("seed", 0))
-steps = json.loads(os.environ["WHYIDLE_OPTIONS"])["stop_after"] or told.get("steps", 12)
+asked = json.loads(os.environ["WHYIDLE_OPTIONS"])
+steps = asked["stop_after"] or told.get("steps", 12)
+other_seed = 1 + told.get("per_seed", 0) * asked["remedies"].get("reseed", 0)
 for rank in range(told.get("ranks", 1)):
     at, rows = 10**18, []
     for number in range(steps):
@@ -24,7 +26,7 @@ for rank in range(told.get("ranks", 1)):
         length = int(told["step_s"] * 1e9 * slow * (1 + told.get("noise", 0) * noise.gauss(0, 1)))
         rows.append([number, at, at + length, 0, 0])
         at += length
-    drift = told.get("loss_factor", 1.0)
+    drift = told.get("loss_factor", 1.0) * other_seed
     wobble = told.get("loss_noise", 0) * noise.gauss(0, 1)
     losses = [[n, drift * (1 + wobble) * 2.0 / (1 + n)] for n in range(steps)]
     with open(place / "processes" / f"told-{rank}.jsonl", "w") as stream:

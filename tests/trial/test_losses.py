@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from whyidle.trial.losses import Curve, compare
+from whyidle.trial.losses import Curve, beside_seeds, compare
 
 
 def curve(factor: float = 1.0, steps: int = 40) -> Curve:
@@ -81,3 +81,15 @@ def test_a_loss_around_zero_is_not_all_noise() -> None:
     nothing = dict.fromkeys(range(3), 0.0)
     assert compare([nothing] * 2, [nothing] * 2, 0.02).verdict == "within tolerance"
     assert compare([nothing] * 2, [one] * 2, 0.02).verdict == "changes training"
+
+
+def test_a_change_that_moves_the_loss_as_another_seed_does_is_within_tolerance() -> None:
+    """Other seeds move the loss by 10 %: a change may by 15 %, and not by 20 %."""
+    seeds = [curve(1.0), curve(1.1), curve(1.0)]
+    for factor, verdict in [(1.14, "within tolerance"), (1.2, "changes training")]:
+        guard = compare([curve(1.0)] * 3, [curve(factor)] * 3, 0.02)
+        assert guard.verdict == "changes training"
+        assert beside_seeds(guard, seeds).verdict == verdict
+    assert beside_seeds(guard, [curve(1.0)]) == guard
+    same = compare([curve(1.0)] * 3, [curve(1.0)] * 3, 0.02)
+    assert beside_seeds(same, seeds) == same

@@ -104,6 +104,21 @@ def test_a_faster_job_that_trains_otherwise_is_not_proven(
     assert prove(before, after, *words, "--loss-tolerance", "0.2") == 0
 
 
+def test_a_loss_that_moves_no_more_than_with_other_seeds_is_proven_when_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three other seeds move the loss by 5, 10 and 15 %."""
+    words = ("--pairs", "2", "--format", "json", "--seeds", "3")
+    before = job(tmp_path, step_s=0.15, per_seed=0.05)
+    for factor, code in ((1.1, 0), (1.4, 1)):
+        after = job(tmp_path, step_s=0.10, loss_factor=factor)
+        assert prove(before, after, *words) == code
+        found = json.loads(capsys.readouterr().out)
+        assert found["loss"]["largest_relative_difference"] == pytest.approx(factor - 1)
+        assert "15.0%" in found["loss"]["why"]
+    assert "other random numbers alone" in found["reasons"][0]
+
+
 def test_losses_too_noisy_to_compare_leave_the_proof_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

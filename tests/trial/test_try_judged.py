@@ -11,6 +11,7 @@ import pytest
 from whyidle.causes import all_causes
 from whyidle.fix.catalogue import CHANGES
 from whyidle.trial.child import Ended
+from whyidle.trial.losses import spread
 from whyidle.trial.measured import Measured, Pace
 from whyidle.trial.try_choosing import parsed
 from whyidle.trial.try_judged import (
@@ -24,7 +25,6 @@ from whyidle.trial.try_judged import (
 )
 from whyidle.trial.try_recorded import source_of
 from whyidle.trial.try_runs import Facts, TryRun
-from whyidle.trial.try_seeds import spread
 from whyidle.trial.try_table import APART, BY_NAME, REMEDIES, Place
 
 

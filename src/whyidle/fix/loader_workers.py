@@ -26,8 +26,9 @@ class LoaderWorkers:
     )
     SAFE = True
     WHY = (
-        "Worker processes load the next batches while the device computes. Order and content of "
-        "batches stay; random augmentation draws other numbers than in one process."
+        "Worker processes load the next batches while the device computes. Content of batches "
+        "and how they are drawn stay; random augmentation, and from the second epoch on a shuffle, "
+        "draw other numbers than in one process."
     )
 
     def find(self, source: Source) -> Iterator[Edit | Left]:

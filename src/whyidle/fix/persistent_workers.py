@@ -20,7 +20,10 @@ class PersistentWorkers:
     NAME = KEY
     CAUSES = ("data_loading.worker_restart_per_epoch",)
     SAFE = True
-    WHY = "Workers that live on skip their start in each epoch; they keep their memory in between."
+    WHY = (
+        "Workers that live on skip their start in each epoch; they keep their memory in between. "
+        "From the second epoch on a shuffle comes in another order, one as random."
+    )
 
     def find(self, source: Source) -> Iterator[Edit | Left]:
         """Every loader with workers that end with the epoch."""

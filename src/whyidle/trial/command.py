@@ -73,6 +73,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="how much the loss may differ, as a share of it (default 0.02)",
     )
     parser.add_argument(
+        "--seeds",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="where the loss differs by more, run BEFORE N times more with other random numbers, "
+        "and tolerate what those alone make it differ (for changes that shuffle or augment with "
+        "other numbers)",
+    )
+    parser.add_argument(
         "--timeout", type=_seconds, metavar="S", help="end a run after S seconds, as failed"
     )
     parser.add_argument("--format", choices=FORMATS, help="what stdout gets (default terminal)")
@@ -113,23 +122,33 @@ def run(options: argparse.Namespace) -> int:
     from datetime import UTC, datetime
 
     from whyidle.trial.child import terminated_like_interrupted
-    from whyidle.trial.judged import proof_of
-    from whyidle.trial.pairs import run_all
+    from whyidle.trial.judged import guard_of, proof_of
+    from whyidle.trial.pairs import other_seeds, run_all
     from whyidle.trial.showing import RunsBar
 
     _check_output(options.output)
     quiet = bool(getattr(options, "quiet", False))
     started = datetime.now(UTC)
     runs: list[Run] = []
+    seeds: list[Run] = []
     with terminated_like_interrupted(), _planned(options) as plan, _outputs() as (folder, keep):
         try:
             with RunsBar(quiet=quiet) as bar:
                 run_all(plan, folder, runs, bar)
+            differs = guard_of(runs, options.loss_tolerance).verdict == "changes training"
+            if options.seeds and differs and runs[-1].ended.well:
+                with RunsBar(quiet=quiet) as bar:
+                    seeds = other_seeds(plan, folder, options.seeds, bar)
         except KeyboardInterrupt:
             _say_interrupted(plan, runs)
             raise
         proof = proof_of(
-            plan, runs, started, at_least=options.at_least, tolerance=options.loss_tolerance
+            plan,
+            runs,
+            started,
+            at_least=options.at_least,
+            tolerance=options.loss_tolerance,
+            seeds=seeds,
         )
         if proof.verdict == "failed":
             keep.append(runs[-1].output)

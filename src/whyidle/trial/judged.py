@@ -61,10 +61,27 @@ def seconds(run: Run, what: What) -> float:
     return pace.mean_s if what == "mean step" else pace.median_s
 
 
+def guard_of(runs: Sequence[Run], tolerance: float) -> LossGuard:
+    """The losses of both sides set side by side."""
+    before, after = _side(runs, "before"), _side(runs, "after")
+    return losses.compare(
+        [run.measured.losses for run in before], [run.measured.losses for run in after], tolerance
+    )
+
+
 def proof_of(
-    plan: Plan, runs: Sequence[Run], started: datetime, *, at_least: float, tolerance: float
+    plan: Plan,
+    runs: Sequence[Run],
+    started: datetime,
+    *,
+    at_least: float,
+    tolerance: float,
+    seeds: Sequence[Run] = (),
 ) -> Proof:
-    """The signed proof; ``started`` is in UTC, and a failed run is the last of ``runs``."""
+    """The signed proof; ``started`` is in UTC, and a failed run is the last of ``runs``.
+
+    ``seeds`` are runs of before with other random numbers.
+    """
     measure = measure_of(runs)
     failed = not runs[-1].ended.well
     before, after = _side(runs, "before"), _side(runs, "after")
@@ -75,11 +92,10 @@ def proof_of(
             [seconds(run, measure.what) for run in before],
             [seconds(run, measure.what) for run in after],
         )
-        guard = losses.compare(
-            [run.measured.losses for run in before],
-            [run.measured.losses for run in after],
-            tolerance,
-        )
+        guard = guard_of(runs, tolerance)
+        if seeds:
+            others = [run.measured.losses for run in seeds if run.ended.well]
+            guard = losses.beside_seeds(guard, [before[0].measured.losses, *others])
     verdict, found = judge(ratio, guard, at_least, tolerance)
     if failed:
         verdict, found = "failed", [Shortfall("prove.failed", how_failed(plan, runs))]

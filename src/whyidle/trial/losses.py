@@ -12,8 +12,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
+from whyidle.render.numerals import percent
 from whyidle.trial.ratio import mean_of
 
 Curve = dict[int, float]
@@ -61,6 +63,39 @@ def compare(before: Sequence[Curve], after: Sequence[Curve], tolerance: float) -
     largest = _largest([_middle(first), _middle(second)])
     verdict: Verdict = "within tolerance" if largest <= tolerance else "changes training"
     return LossGuard(verdict, f"loss over {_steps(len(steps))}, tenth by tenth", largest)
+
+
+SEEDS = 3
+"""Runs with other random numbers that show how far those alone move a loss."""
+
+ROOM = 1.5
+"""Times the largest difference between seeds that a change may make: few seeds were seen."""
+
+
+def beside_seeds(guard: LossGuard, curves: Sequence[Curve]) -> LossGuard:
+    """The guard of a change that may only have drawn other random numbers.
+
+    ``curves`` are of one unchanged job with its own random numbers and with others. A difference
+    of at most ROOM times that between any two of them is within tolerance.
+    """
+    allowed = spread(curves)
+    if guard.verdict != "changes training" or guard.largest is None or allowed is None:
+        return guard
+    if guard.largest > ROOM * allowed:
+        why = f"{guard.why}; other random numbers alone make it differ by {percent(allowed)}"
+        return LossGuard(guard.verdict, why, guard.largest)
+    why = (
+        f"it differs by {percent(guard.largest)}, as other random numbers make it differ "
+        f"({percent(allowed)})"
+    )
+    return LossGuard("within tolerance", why, guard.largest)
+
+
+def spread(curves: Sequence[Curve]) -> float | None:
+    """The largest relative difference between any two; None where none can be compared."""
+    found = [compare([one], [two], 0.0).largest for one, two in combinations(curves, 2)]
+    known = [value for value in found if value is not None]
+    return max(known, default=None)
 
 
 def _steps(count: int) -> str:

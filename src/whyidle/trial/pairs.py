@@ -63,6 +63,18 @@ def order(pairs: int) -> list[Side]:
     return [side for i in range(pairs) for side in (forth if i % 2 == 0 else forth[::-1])]
 
 
+def other_seeds(plan: Plan, folder: Path, count: int, watch: Watch) -> list[Run]:
+    """More runs of before, each with other random numbers; stops after one that failed."""
+    found: list[Run] = []
+    for number in range(1, count + 1):
+        watch(number - 1, count, "before")
+        place = folder / f"seed-{number:02d}"
+        found.append(_once(plan, "before", place, {"reseed": number}))
+        if not found[-1].ended.well:
+            break
+    return found
+
+
 def run_all(plan: Plan, folder: Path, runs: list[Run], watch: Watch) -> None:
     """Append every run to ``runs`` as it ends; stops after the first that failed.
 
@@ -71,24 +83,31 @@ def run_all(plan: Plan, folder: Path, runs: list[Run], watch: Watch) -> None:
     sides = order(plan.pairs)
     for number, side in enumerate(sides):
         watch(number, len(sides), side)
-        place = folder / f"run-{number + 1:02d}-{side}"
-        bundle = place / "bundle"
-        (bundle / "processes").mkdir(parents=True)
-        output = place / "output.txt"
-        tree = plan.tree(side)
-        environment = _environment(bundle, plan.steps)
-        if tree is not None:
-            environment = tree.environment(environment)
-        folder_of_run = None if tree is None else tree.folder
-        ended = child.run(plan.command(side), environment, output, plan.timeout_s, folder_of_run)
-        stray = None if tree is None else stray_of(bundle, tree)
-        runs.append(Run(side, ended, measured.read(bundle, plan.warm_up), output, stray))
-        if not ended.well:
+        runs.append(_once(plan, side, folder / f"run-{number + 1:02d}-{side}"))
+        if not runs[-1].ended.well:
             return
 
 
-def _environment(bundle: Path, steps: int | None) -> dict[str, str]:
+def _once(plan: Plan, side: Side, place: Path, remedies: dict[str, int] | None = None) -> Run:
+    """One run of one side, its events and output below ``place``."""
+    bundle = place / "bundle"
+    (bundle / "processes").mkdir(parents=True)
+    output = place / "output.txt"
+    tree = plan.tree(side)
+    environment = _environment(bundle, plan.steps, remedies)
+    if tree is not None:
+        environment = tree.environment(environment)
+    folder = None if tree is None else tree.folder
+    ended = child.run(plan.command(side), environment, output, plan.timeout_s, folder)
+    stray = None if tree is None else stray_of(bundle, tree)
+    return Run(side, ended, measured.read(bundle, plan.warm_up), output, stray)
+
+
+def _environment(
+    bundle: Path, steps: int | None, remedies: dict[str, int] | None
+) -> dict[str, str]:
     """The child's environment: the hook writes events to ``bundle``, and no profiler runs."""
     from whyidle.observe.launch import environment
 
-    return environment(bundle, {"profile": False, "loss": True, "stop_after": steps})
+    options = {"profile": False, "loss": True, "stop_after": steps, "remedies": remedies or {}}
+    return environment(bundle, options)
