@@ -107,6 +107,7 @@ def test_waiting_for_the_loader_is_found_at_its_line(tmp_path: Path) -> None:
     assert list((kept / "stacks").glob("*.py-spy.gz"))
 
 
+@pytest.mark.slow
 @needs_torch
 @needs_stacks
 def test_slow_workers_are_named_with_the_line_that_they_work_on(tmp_path: Path) -> None:
@@ -131,6 +132,7 @@ def test_a_checkpoint_in_each_step_is_found(tmp_path: Path) -> None:
     assert first["where"][0]["line"] == planted(SAVING)
 
 
+@pytest.mark.slow
 @needs_torch
 @needs_stacks
 def test_each_rank_of_a_job_is_watched_and_told_apart(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_what_a_job_set_itself_is_overridden(tmp_path: Path) -> None:
     )  # of four batches: the first, and the third after training began
 
 
+@pytest.mark.slow
 def test_the_fused_optimizer_trains_the_same(tmp_path: Path) -> None:
     plain = run(tmp_path / "plain", PLAIN, {"seed": 0})
     fused = run(tmp_path / "fused", PLAIN, {"seed": 0, "fused": True})
@@ -78,6 +79,7 @@ def test_the_fused_optimizer_trains_the_same(tmp_path: Path) -> None:
     assert fused.told["loss"] == pytest.approx(plain.told["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_autocast_and_channels_last_reach_the_model_and_outputs_stay_float(tmp_path: Path) -> None:
     job = run(tmp_path, IMAGES, {"bf16": True, "channels_last": True})
     assert job.applied("bf16") and job.applied("channels_last")
@@ -87,12 +89,14 @@ def test_autocast_and_channels_last_reach_the_model_and_outputs_stay_float(tmp_p
     assert job.told["passes"] == 4
 
 
+@pytest.mark.slow
 def test_checkpointed_layers_run_again_in_the_backward_pass(tmp_path: Path) -> None:
     job = run(tmp_path, IMAGES, {"gradient_checkpointing": True})
     assert job.applied("gradient_checkpointing")
     assert job.told["runs"] == 2 * job.told["passes"] == 8
 
 
+@pytest.mark.slow
 def test_the_model_is_compiled_or_it_is_told_why_not(tmp_path: Path) -> None:
     """The compiler itself is switched off, since it takes long: torch then runs the model as is."""
     job = run(tmp_path, IMAGES, {"compile": True}, variables={"TORCHDYNAMO_DISABLE": "1"})
@@ -151,7 +155,7 @@ for numbers, target in DataLoader(Sleepy(), batch_size=8):
 def test_workers_for_a_data_set_that_sleeps_are_found_to_pay(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SLEEPY, encoding="utf-8")
-    words = ("--quiet", "--remedies", "loader_workers=4", "--pairs", "3", "--steps", "18")
+    words = ("--quiet", "--remedies", "loader_workers=4", "--pairs", "3", "--steps", "10")
     trial = tried(tmp_path, [sys.executable, str(script)], *words)
     assert verdicts(trial) == {"loader_workers=4": "pays"}
     (found,) = trial["remedies"]
