@@ -212,6 +212,12 @@ def _add_prove(parser: argparse.ArgumentParser) -> None:
     command.add(parser)
 
 
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    from whyidle.data import command
+
+    command.add(parser)
+
+
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Set two runs side by side, cause by cause and kernel by kernel, per step, and say what "
@@ -475,6 +481,7 @@ VERBS: dict[str, tuple[str, Add]] = {
         "run two commands in turn and say whether the second is faster, and by how much",
         _add_prove,
     ),
+    "data": ("preview: probe, tune, pack and verify what a training job reads", _add_data),
     "compare": (
         "two runs side by side: what changed, and whether it is more than noise",
         _add_compare,

@@ -12,7 +12,10 @@
     ├── UsageError          an argument that makes no sense
     │   └── StepsNotRecorded     --steps that leaves no step
     ├── OutputError         a report that cannot be written
-    └── ClusterError        workers or an engine that failed
+    ├── ClusterError        workers or an engine that failed
+    └── DataError           a data set that cannot be read, packed or loaded as asked
+        ├── DamagedSample        one sample whose bytes are not those that were packed
+        └── MissingPackage       a package that this needs and that is not installed
     Bug                     exit 3: our fault
 
 Each message says what was tried, what was found, and what to do next.
@@ -75,6 +78,49 @@ class OutputError(WhyidleError):
 
 class ClusterError(WhyidleError):
     """Worker processes, or the engine they run on, that failed."""
+
+
+class DataError(WhyidleError):
+    """A data set that cannot be read, packed or loaded as asked."""
+
+
+class DamagedSample(DataError):
+    """One sample of a packed set whose bytes are not those that were packed.
+
+    ``shard`` is the damaged file's name inside the set, ``index`` the sample's number in the set,
+    ``key`` its name, or None where the name itself is what was damaged.
+    """
+
+    def __init__(self, shard: str, index: int, key: str | None, found: str) -> None:
+        """Build the sentence from where, which sample, and what was found there."""
+        name = "" if key is None else f" ({clear(key)})"
+        super().__init__(
+            f"{shard}: sample {index}{name} is damaged: {found}.\n"
+            "`whyidle data verify` lists all that is damaged; on_damage='skip' reads the rest."
+        )
+        self.shard, self.index, self.key, self.found = shard, index, key, found
+
+    def __reduce__(self) -> tuple[type[DamagedSample], tuple[str, int, str | None, str]]:
+        """Survive the way from a loader's worker to its main process."""
+        return DamagedSample, (self.shard, self.index, self.key, self.found)
+
+
+class MissingPackage(DataError):
+    """A package that this needs and that is not installed."""
+
+    def __init__(self, package: str, purpose: str) -> None:
+        """Name the package and what it is needed for."""
+        super().__init__(f"{purpose} needs {package}.\nInstall it: pip install {package}")
+        self.package, self.purpose = package, purpose
+
+    def __reduce__(self) -> tuple[type[MissingPackage], tuple[str, str]]:
+        """Survive the way from a worker process."""
+        return MissingPackage, (self.package, self.purpose)
+
+
+def clear(name: str) -> str:
+    """A file's name as it can be printed: bytes that are no UTF-8 are written as escapes."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 class Bug(Exception):

@@ -70,3 +70,47 @@ class ReadingBar(Bar):
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._progress.start()
         return self._progress
+
+
+class CountingBar(Bar):
+    """Called with (what is done, how many are done, how many in all); draws after a second."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        super().__init__()
+        self._off = quiet or not watched()
+        self._started_s = time.monotonic()
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show that ``done`` of ``total`` are done of ``what``, with the rate and the time left."""
+        if self._off or time.monotonic() - self._started_s < PATIENCE_S:
+            return
+        progress = self._progress or self._start()
+        task = self._tasks.get(what)
+        if task is None:
+            task = self._tasks[what] = progress.add_task(
+                clean(what), total=total, completed=done, rate=""
+            )
+        speed = progress.tasks[task].speed
+        progress.update(task, completed=done, rate="" if speed is None else f"{speed:,.0f}/s")
+
+    def _start(self) -> Any:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}", markup=False),
+            TimeRemainingColumn(),
+        )
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress.start()
+        return self._progress

@@ -10,6 +10,7 @@ import pytest
 import tfrecord
 import webdataset
 from tfrecord.reader import tfrecord_loader
+from webdataset import tariterators
 
 from tests.data.format_sets import files_of, packed
 from whyidle.data.records import Sample
@@ -31,11 +32,12 @@ SAMPLES = [
 
 
 def as_webdataset(path) -> list[Sample]:
-    read = webdataset.WebDataset(f"file:{path}", shardshuffle=False)
-    return [
-        Sample(one["__key__"], {k: v for k, v in one.items() if not k.startswith("__")})
-        for one in read
-    ]
+    with open(path, "rb") as stream:  # WebDataset would leave closing to the collector
+        files = tariterators.tar_file_expander([{"url": str(path), "stream": stream}])
+        return [
+            Sample(one["__key__"], {k: v for k, v in one.items() if not k.startswith("__")})
+            for one in tariterators.group_by_keys(files)
+        ]
 
 
 def test_webdataset_reads_our_archives(tmp_path):

@@ -27,7 +27,7 @@ def test_forked_after_the_parent_has_read(tmp_path, format):
 
 
 @pytest.mark.parametrize("format", ["hdf5", "tfrecord", "webdataset", "npy"])
-def test_spawned(tmp_path, format):
+def test_spawned_workers_read_the_same_samples(tmp_path, format):
     reader = reader_of(packed(tmp_path / "set", format, EQUAL, samples_per_shard=2))
     assert loaded(AsDataset(reader, touched=True), "spawn") == [tuple(one) for one in EQUAL]
 

@@ -53,6 +53,10 @@ def batches(loader: Any) -> list[Any]:
     return [tuple(part.tolist() for part in batch) for batch in loader]
 
 
+def first_parts(samples: list[Any]) -> list[torch.Tensor]:
+    return [torch.tensor([sample[0] for sample in samples])]
+
+
 ARGUMENTS: list[dict[str, Any]] = [
     {"batch_size": 4},
     {"batch_size": 4, "drop_last": True},
@@ -61,11 +65,11 @@ ARGUMENTS: list[dict[str, Any]] = [
     {"batch_size": None},
     {"batch_size": 3, "sampler": range(5, 15)},
     {"batch_sampler": [[3, 1], [2], [7, 7, 7]]},
-    {"batch_size": 3, "collate_fn": lambda samples: [torch.tensor([s[0] for s in samples])]},
+    {"batch_size": 3, "collate_fn": first_parts},
 ]
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda a: "-".join(a))
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_batches_and_their_order_are_those_of_a_dataloader(
     arguments: dict[str, Any], threads: int
