@@ -260,7 +260,7 @@ def _bare(kind: type) -> type:
 
 
 def _arrived(kind: type[PackedStream], state: dict[str, Any]) -> PackedStream:
-    stream: PackedStream = object.__new__(_iterable(kind))
+    stream: PackedStream = object.__new__(_iterable(kind))  # type: ignore[arg-type]
     stream.__dict__.update(state)
     return stream
 
